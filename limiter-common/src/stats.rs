@@ -1,0 +1,68 @@
+//! Layout of the counters: one row per (policy, verdict, reason) and CPU.
+
+use crate::{
+    policy::MAX_POLICIES,
+    verdict::{Decision, Reason, Verdict},
+};
+
+/// Policy index under which packets are counted that no policy decided.
+pub const NO_POLICY: u32 = MAX_POLICIES;
+
+/// Rows per (policy, verdict); a power of two with room for more reasons.
+const REASON_SLOTS: u32 = 32;
+/// Rows per policy; a power of two with room for one more verdict.
+const POLICY_ROWS: u32 = REASON_SLOTS * 4;
+/// Rows of the counter array of one interface.
+pub const ROWS: u32 = (MAX_POLICIES + 1) * POLICY_ROWS;
+
+/// One row of the per-CPU counter array.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Counter {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes present in those packets, from the Ethernet header on.
+    pub bytes: u64,
+}
+
+const _: () = assert!(size_of::<Counter>() == 16 && align_of::<Counter>() == 8);
+const _: () = assert!(Reason::ALL.len() <= REASON_SLOTS as usize);
+
+/// The row in which a decision is counted; always below [`ROWS`].
+#[inline(always)]
+#[must_use]
+pub const fn row(decision: &Decision) -> u32 {
+    let policy = if decision.policy < NO_POLICY { decision.policy } else { NO_POLICY };
+    policy * POLICY_ROWS + decision.verdict as u32 * REASON_SLOTS + decision.reason as u32
+}
+
+/// Every row that can be counted, with what it stands for.
+pub fn rows() -> impl Iterator<Item = (u32, Decision)> {
+    (0..=NO_POLICY).flat_map(|policy| {
+        Verdict::ALL.into_iter().flat_map(move |verdict| {
+            Reason::ALL.into_iter().map(move |reason| {
+                let decision = Decision { verdict, reason, policy };
+                (row(&decision), decision)
+            })
+        })
+    })
+}
+
+// SAFETY: two u64 without padding; every bit pattern is a value.
+#[cfg(not(target_arch = "bpf"))]
+unsafe impl aya::Pod for Counter {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_distinct_and_in_range() {
+        let mut seen = std::collections::HashSet::new();
+        for (row, decision) in rows() {
+            assert!(row < ROWS, "{decision:?}");
+            assert!(seen.insert(row), "{decision:?} shares its row");
+        }
+        assert_eq!(seen.len(), 65 * 3 * Reason::ALL.len());
+    }
+}
