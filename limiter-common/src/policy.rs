@@ -1,6 +1,9 @@
 //! Compiled policies: what user space writes and the packet path reads.
 
-use crate::parse::{Kind, Packet};
+use crate::{
+    parse::{Kind, Packet},
+    source::SourcePrefix,
+};
 
 /// Policies in one generation.
 pub const MAX_POLICIES: u32 = 64;
@@ -119,8 +122,8 @@ pub struct Ruleset {
     by_kind: [u32; Kind::SLOTS],
     /// 1: nothing is dropped, whatever a policy says.
     observe: u32,
-    /// 0.
-    _reserved: u32,
+    /// What counts as one source.
+    sources: SourcePrefix,
     policies: [Policy; MAX_POLICIES as usize],
 }
 
@@ -134,9 +137,18 @@ pub struct Control {
 }
 
 const _: () = assert!(size_of::<Policy>() == 40 && align_of::<Policy>() == 8);
-const _: () = assert!(size_of::<Ruleset>() == 40 + 40 * MAX_POLICIES as usize);
+const _: () = assert!(size_of::<Ruleset>() == 56 + 40 * MAX_POLICIES as usize);
 const _: () = assert!(size_of::<Control>() == 8);
 const _: () = assert!(MAX_POLICIES.is_power_of_two() && GENERATIONS.is_power_of_two());
+
+impl Control {
+    /// Slot of the live generation in the rule-set map.
+    #[inline(always)]
+    #[must_use]
+    pub const fn slot(self) -> u32 {
+        (self.generation & (GENERATIONS as u64 - 1) & 0xffff_ffff) as u32
+    }
+}
 
 impl Policy {
     /// Compiles a limit for a machine with `cpus` CPUs. `strict` leases one
@@ -144,6 +156,10 @@ impl Policy {
     ///
     /// # Errors
     /// A burst of zero; rates are in range by their type.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "interval <= span <= MAX_SPAN, and the other two shrink from below 2^29"
+    )]
     pub const fn compile(
         rate: Rate,
         burst: u32,
@@ -247,7 +263,7 @@ impl Ruleset {
         Self {
             by_kind: [0; Kind::SLOTS],
             observe: observe as u32,
-            _reserved: 0,
+            sources: SourcePrefix::DEFAULT,
             policies: [Policy {
                 interval: 0,
                 span: 0,
@@ -276,6 +292,18 @@ impl Ruleset {
     pub const fn classify(&self, packet: &Packet) -> (u32, &Policy) {
         let index = self.by_kind[packet.kind as usize % Kind::SLOTS] % MAX_POLICIES;
         (index, &self.policies[index as usize])
+    }
+
+    /// Sets what counts as one source.
+    pub const fn set_sources(&mut self, sources: SourcePrefix) {
+        self.sources = sources;
+    }
+
+    /// What counts as one source.
+    #[inline(always)]
+    #[must_use]
+    pub const fn sources(&self) -> &SourcePrefix {
+        &self.sources
     }
 
     /// Whether nothing is dropped, whatever a policy says.
@@ -323,11 +351,17 @@ mod tests {
                     / tokens as f64
                     / (1u64 << policy.shift) as f64;
                 let error = policy.interval as f64 / exact - 1.0;
-                assert!((0.0..0.0007).contains(&error), "{tokens}/{period} burst {burst}: {error}");
+                assert!(
+                    (0.0..0.0007).contains(&error),
+                    "{tokens}/{period} burst {burst}: {error}"
+                );
             }
         }
         let day = Rate::new(1, DAY_NS).unwrap();
-        assert_eq!(Policy::compile(day, 0, Mode::Off, 2, false), Err(RangeError::NoBurst));
+        assert_eq!(
+            Policy::compile(day, 0, Mode::Off, 2, false),
+            Err(RangeError::NoBurst)
+        );
     }
 
     #[test]

@@ -32,7 +32,11 @@ const _: () = assert!(Reason::ALL.len() <= REASON_SLOTS as usize);
 #[inline(always)]
 #[must_use]
 pub const fn row(decision: &Decision) -> u32 {
-    let policy = if decision.policy < NO_POLICY { decision.policy } else { NO_POLICY };
+    let policy = if decision.policy < NO_POLICY {
+        decision.policy
+    } else {
+        NO_POLICY
+    };
     policy * POLICY_ROWS + decision.verdict as u32 * REASON_SLOTS + decision.reason as u32
 }
 
@@ -41,7 +45,11 @@ pub fn rows() -> impl Iterator<Item = (u32, Decision)> {
     (0..=NO_POLICY).flat_map(|policy| {
         Verdict::ALL.into_iter().flat_map(move |verdict| {
             Reason::ALL.into_iter().map(move |reason| {
-                let decision = Decision { verdict, reason, policy };
+                let decision = Decision {
+                    verdict,
+                    reason,
+                    policy,
+                };
                 (row(&decision), decision)
             })
         })

@@ -171,7 +171,11 @@ impl Decision {
             (Verdict::Drop, false) => Verdict::WouldDrop,
             (verdict, _) => verdict,
         };
-        Self { verdict, reason, policy }
+        Self {
+            verdict,
+            reason,
+            policy,
+        }
     }
 }
 

@@ -1,0 +1,48 @@
+//! The XDP program of limiterd: fetches bytes, time and map values, asks
+//! [`limiter_common::decide`], counts the decision and carries it out.
+#![cfg_attr(target_arch = "bpf", no_std, no_main)]
+#![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
+
+mod frame;
+mod maps;
+mod word;
+
+use aya_ebpf::{
+    bindings::xdp_action::{XDP_DROP, XDP_PASS},
+    macros::xdp,
+    programs::XdpContext,
+};
+use limiter_common::{decide::decide, frame::Frame, verdict::Verdict};
+
+use crate::{frame::XdpFrame, maps::KernelTables};
+
+/// The one entry, for every interface.
+#[expect(clippy::needless_pass_by_value, reason = "the macro's signature")]
+#[xdp(frags)]
+fn limiterd(ctx: XdpContext) -> u32 {
+    let frame = XdpFrame::new(&ctx);
+    let decision = decide(&frame, &KernelTables);
+    maps::count(&decision, frame.len());
+    match decision.verdict {
+        Verdict::Pass | Verdict::WouldDrop => XDP_PASS,
+        Verdict::Drop => XDP_DROP,
+    }
+}
+
+/// Some helpers are for programs under a GPL-compatible licence only.
+#[cfg(target_arch = "bpf")]
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
+
+/// A panic that survives optimisation ends in this loop, which the verifier
+/// refuses; so no panic can reach a kernel.
+#[cfg(target_arch = "bpf")]
+#[panic_handler]
+fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
+    loop {}
+}
+
+/// On a host the crate is only checked.
+#[cfg(not(target_arch = "bpf"))]
+fn main() {}
