@@ -123,9 +123,12 @@ pub fn charge<W: Word>(
     let Some(word) = home() else {
         return Charge::Vanished;
     };
-    let now = policy.time(clock.now_ns());
     for _ in 0..ATTEMPTS {
         let tat = word.load();
+        // Read after the word, so never behind the clock that wrote it by more
+        // than the CPUs' clocks differ, however long we were stopped (a
+        // virtual CPU may lose milliseconds anywhere).
+        let now = policy.time(clock.now_ns());
         let grant = grant(policy, tat, now);
         if grant.tat != tat && !word.replace(tat, grant.tat) {
             continue;

@@ -102,7 +102,7 @@ pub struct Policy {
     interval: u64,
     /// Time that the whole burst takes to refill: `interval * burst`.
     span: u64,
-    /// [`SLACK_NS`] in units, at least 1.
+    /// [`SLACK_NS`] in units, rounded up.
     slack: u64,
     /// Right shift from the finest grain to the policy's units.
     shift: u32,
@@ -183,7 +183,9 @@ impl Policy {
         Ok(Self {
             interval,
             span,
-            slack: if slack == 0 { 1 } else { slack },
+            // One more, because two times are each rounded down before they
+            // are compared.
+            slack: slack + 1,
             shift,
             lease: if strict { 1 } else { lease(burst, cpus) },
             mode: mode as u32,

@@ -76,7 +76,7 @@ fn rewrite(ctx: &XdpContext, offset: usize) -> u32 {
         unsafe { ((address + at) as *mut u8).write(bit ^ base) };
     }
     // SAFETY: the context is the one that the kernel passed in.
-    let _missing = unsafe { NEXT.tail_call(ctx, 0) };
+    unsafe { NEXT.tail_call(ctx, 0) };
     XDP_ABORTED
 }
 
