@@ -104,16 +104,9 @@ pub fn charge<W: Word>(
 ) -> Charge {
     let lease = cell.get();
     // Not more than the policy leases today: it may have leased more before.
-    let credits = if lease.credits < policy.lease() {
-        lease.credits
-    } else {
-        policy.lease()
-    };
+    let credits = if lease.credits < policy.lease() { lease.credits } else { policy.lease() };
     if credits > 0 {
-        cell.set(Lease {
-            credits: credits - 1,
-            ..lease
-        });
+        cell.set(Lease { credits: credits - 1, ..lease });
         return Charge::Admitted;
     }
     let denial = clock.tick() | DENIED;
@@ -134,16 +127,10 @@ pub fn charge<W: Word>(
             continue;
         }
         if grant.tokens == 0 {
-            cell.set(Lease {
-                credits: 0,
-                denied: denial,
-            });
+            cell.set(Lease { credits: 0, denied: denial });
             return Charge::Exhausted;
         }
-        cell.set(Lease {
-            credits: grant.tokens - 1,
-            ..lease
-        });
+        cell.set(Lease { credits: grant.tokens - 1, ..lease });
         return Charge::Admitted;
     }
     Charge::Contended
@@ -157,11 +144,7 @@ fn grant(policy: &Policy, tat: u64, now: u64) -> Grant {
     // A limit was lowered, or the word is damaged: take it as empty. A word
     // that lies ahead by less than the slack was written by a CPU whose clock
     // is a little ahead; to pull that back would give away what it took.
-    let tat = if tat > full.saturating_add(policy.slack()) {
-        full
-    } else {
-        tat
-    };
+    let tat = if tat > full.saturating_add(policy.slack()) { full } else { tat };
     let from = if tat > now { tat } else { now };
     let room = full.saturating_sub(from);
     let whole = policy.lease();
@@ -176,10 +159,7 @@ fn grant(policy: &Policy, tat: u64, now: u64) -> Grant {
     } else {
         return Grant { tokens: 0, tat };
     };
-    Grant {
-        tokens,
-        tat: from + u64::from(tokens) * interval,
-    }
+    Grant { tokens, tat: from + u64::from(tokens) * interval }
 }
 
 // SAFETY: repr(C), integers only, no padding (size asserted above).

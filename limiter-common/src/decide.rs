@@ -49,15 +49,15 @@ pub trait Tables: Clock + Sources<Key4> + Sources<Key6> {
 #[inline(always)]
 pub fn decide<F: Frame, T: Tables>(frame: &F, tables: &T) -> Decision {
     let Some(rules) = tables.ruleset() else {
-        return Decision::new(Reason::Internal, NO_POLICY, true);
+        return Decision::new(Reason::Internal, NO_POLICY, frame.whole(), true);
     };
-    let enforce = !rules.observes();
-    match parse(frame) {
-        Ok(Parsed::Ip(packet)) => limit(&packet, rules, tables),
-        Ok(Parsed::NotIp) => Decision::new(Reason::NotIp, NO_POLICY, enforce),
-        Ok(Parsed::Neighbour) => Decision::new(Reason::Neighbour, NO_POLICY, enforce),
-        Err(_) => Decision::new(Reason::Malformed, NO_POLICY, enforce),
-    }
+    let reason = match parse(frame) {
+        Ok(Parsed::Ip(packet)) => return limit(&packet, rules, tables),
+        Ok(Parsed::NotIp) => Reason::NotIp,
+        Ok(Parsed::Neighbour) => Reason::Neighbour,
+        Err(_) => Reason::Malformed,
+    };
+    Decision::new(reason, NO_POLICY, frame.whole(), !rules.observes())
 }
 
 #[inline(always)]
@@ -76,7 +76,7 @@ fn limit<T: Tables>(packet: &Packet, rules: &Ruleset, tables: &T) -> Decision {
             }
         }
     };
-    Decision::new(reason, index, enforce)
+    Decision::new(reason, index, packet.length, enforce)
 }
 
 #[inline(always)]

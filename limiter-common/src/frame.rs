@@ -8,14 +8,12 @@ use network_types::{
 
 /// A frame whose headers are read in place.
 pub trait Frame {
-    /// Bytes present in the whole frame, also those that are not directly
-    /// readable (later buffers of a multi-buffer frame).
-    fn len(&self) -> u32;
+    /// Bytes that are directly readable, from the Ethernet header on.
+    fn head(&self) -> u32;
 
-    /// Whether the frame is empty.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
+    /// Bytes present, also those that are not directly readable (the later
+    /// buffers of a multi-buffer frame). Costs more than [`Frame::head`].
+    fn whole(&self) -> u32;
 
     /// The header at `offset`, if all of it is directly readable.
     fn header<T: Header>(&self, offset: u32) -> Option<&T>;
@@ -45,8 +43,12 @@ unsafe impl<const N: usize> Header for [u8; N] {}
 pub struct Linear<'a>(pub &'a [u8]);
 
 impl Frame for Linear<'_> {
-    fn len(&self) -> u32 {
+    fn head(&self) -> u32 {
         u32::try_from(self.0.len()).unwrap_or(u32::MAX)
+    }
+
+    fn whole(&self) -> u32 {
+        self.head()
     }
 
     fn header<T: Header>(&self, offset: u32) -> Option<&T> {

@@ -64,15 +64,8 @@ impl Kind {
     pub const SLOTS: usize = 8;
 
     /// All kinds, by their code.
-    pub const ALL: [Self; 7] = [
-        Self::TcpSyn,
-        Self::Tcp,
-        Self::Udp,
-        Self::Icmp,
-        Self::Icmpv6,
-        Self::Fragment,
-        Self::Other,
-    ];
+    pub const ALL: [Self; 7] =
+        [Self::TcpSyn, Self::Tcp, Self::Udp, Self::Icmp, Self::Icmpv6, Self::Fragment, Self::Other];
 
     /// Name as it stands in the configuration.
     #[must_use]
@@ -98,6 +91,8 @@ pub struct Packet {
     pub source: Address,
     /// What it is.
     pub kind: Kind,
+    /// Bytes present, from the Ethernet header on.
+    pub length: u32,
 }
 
 /// A frame that is what it says it is.
@@ -166,16 +161,35 @@ const fn is_vlan(ether_type: u16) -> bool {
         || ether_type == EtherType::Ieee8021QinQ1 as u16
 }
 
-/// Where the packet ends, counted from the start of the frame: what the IP
-/// header says, if the frame holds it.
+/// How far a packet and its frame reach, both from the start of the frame.
+#[derive(Clone, Copy)]
+struct Extent {
+    /// End of the packet by its own header.
+    end: u32,
+    /// Bytes present.
+    length: u32,
+}
+
+/// Holds what an IP header claims against the bytes present. Those beyond the
+/// head are counted only when the claim reaches there: the count costs a
+/// tenth of all the work on a packet.
 #[inline(always)]
-fn packet_end(frame_length: u32, start: u32, claimed: u32) -> Result<u32, Defect> {
+fn extent<F: Frame>(frame: &F, start: u32, claimed: u32) -> Result<Extent, Defect> {
     let end = start + claimed;
-    if end <= frame_length {
-        Ok(end)
-    } else {
-        Err(Defect::Lying)
+    let head = frame.head();
+    if end <= head {
+        return Ok(Extent { end, length: head });
     }
+    let length = frame.whole();
+    if end <= length { Ok(Extent { end, length }) } else { Err(Defect::Lying) }
+}
+
+/// The extent of a packet whose header leaves its length zero, because it does
+/// not fit there.
+#[inline(always)]
+fn oversize<F: Frame>(frame: &F) -> Option<Extent> {
+    let length = frame.whole();
+    if length > MAX_IP_LENGTH { Some(Extent { end: length, length }) } else { None }
 }
 
 #[inline(always)]
@@ -189,23 +203,20 @@ fn parse_ipv4<F: Frame>(frame: &F, start: u32) -> Result<Packet, Defect> {
     if header.vihl >> 4 != 4 || header_length < IPV4_LENGTH {
         return Err(Defect::Lying);
     }
-    let present = frame.len();
-    let end = if total == 0 && present > MAX_IP_LENGTH {
-        present
-    } else if total < header_length {
-        return Err(Defect::Lying);
+    let Extent { end, length } = if total >= header_length {
+        extent(frame, start, total)?
+    } else if total == 0 {
+        oversize(frame).ok_or(Defect::Lying)?
     } else {
-        packet_end(present, start, total)?
+        return Err(Defect::Lying);
     };
     let more = fragment & 0x2000 != 0;
-    if fragment & 0x1fff != 0 {
-        return Ok(Packet {
-            source,
-            kind: Kind::Fragment,
-        });
-    }
-    let kind = transport(frame, protocol, start + header_length, end, more)?;
-    Ok(Packet { source, kind })
+    let kind = if fragment & 0x1fff != 0 {
+        Kind::Fragment
+    } else {
+        transport(frame, protocol, start + header_length, end, more)?
+    };
+    Ok(Packet { source, kind, length })
 }
 
 #[inline(always)]
@@ -218,11 +229,10 @@ fn parse_ipv6<F: Frame>(frame: &F, start: u32) -> Result<Parsed, Defect> {
     let hop_limit = header.hop_limit;
     let payload = u32::from(u16::from_be_bytes(header.payload_len));
     let mut next = header.next_hdr;
-    let present = frame.len();
-    let end = if payload == 0 && present > MAX_IP_LENGTH {
-        present
-    } else {
-        packet_end(present, start, IPV6_LENGTH + payload)?
+    let jumbo = if payload == 0 { oversize(frame) } else { None };
+    let Extent { end, length } = match jumbo {
+        Some(extent) => extent,
+        None => extent(frame, start, IPV6_LENGTH + payload)?,
     };
 
     let mut offset = start + IPV6_LENGTH;
@@ -234,23 +244,19 @@ fn parse_ipv6<F: Frame>(frame: &F, start: u32) -> Result<Parsed, Defect> {
         }
         room -= 1;
         let extension = frame.header::<[u8; 8]>(offset).ok_or(Defect::Truncated)?;
-        let mut length = extension_length(next, extension[1]);
+        let mut skip = extension_length(next, extension[1]);
         if next == IpProto::Ipv6Frag as u8 {
             let fragment = u16::from_be_bytes([extension[2], extension[3]]);
-            length = 8;
+            skip = 8;
             if fragment & 0xfff8 != 0 {
-                return fits(offset, length, end).map(|()| {
-                    Parsed::Ip(Packet {
-                        source,
-                        kind: Kind::Fragment,
-                    })
-                });
+                fits(offset, skip, end)?;
+                return Ok(Parsed::Ip(Packet { source, kind: Kind::Fragment, length }));
             }
             first_fragment |= fragment & 1 != 0;
         }
-        fits(offset, length, end)?;
+        fits(offset, skip, end)?;
         next = extension[0];
-        offset += length;
+        offset += skip;
     }
 
     let kind = if next == IpProto::Ipv6Icmp as u8 {
@@ -265,7 +271,7 @@ fn parse_ipv6<F: Frame>(frame: &F, start: u32) -> Result<Parsed, Defect> {
     } else {
         transport(frame, next, offset, end, first_fragment)?
     };
-    Ok(Parsed::Ip(Packet { source, kind }))
+    Ok(Parsed::Ip(Packet { source, kind, length }))
 }
 
 /// The extension headers that Linux looks behind, as bits by their number.
@@ -303,11 +309,7 @@ const fn extension_length(next: u8, words: u8) -> u32 {
 /// Checks that a header lies inside its packet.
 #[inline(always)]
 const fn fits(offset: u32, length: u32, end: u32) -> Result<(), Defect> {
-    if offset + length <= end {
-        Ok(())
-    } else {
-        Err(Defect::Truncated)
-    }
+    if offset + length <= end { Ok(()) } else { Err(Defect::Truncated) }
 }
 
 /// The kind of the transport header at `offset`. A first fragment must hold
@@ -323,9 +325,7 @@ fn transport<F: Frame>(
 ) -> Result<Kind, Defect> {
     if protocol == IpProto::Tcp as u8 {
         fits(offset, TCP_LENGTH, end)?;
-        let header = frame
-            .header::<[u8; TCP_LENGTH as usize]>(offset)
-            .ok_or(Defect::Truncated)?;
+        let header = frame.header::<[u8; TCP_LENGTH as usize]>(offset).ok_or(Defect::Truncated)?;
         let length = u32::from(header[12] >> 4) * 4;
         if length < TCP_LENGTH {
             return Err(Defect::Lying);

@@ -353,17 +353,11 @@ mod tests {
                     / tokens as f64
                     / (1u64 << policy.shift) as f64;
                 let error = policy.interval as f64 / exact - 1.0;
-                assert!(
-                    (0.0..0.0007).contains(&error),
-                    "{tokens}/{period} burst {burst}: {error}"
-                );
+                assert!((0.0..0.0007).contains(&error), "{tokens}/{period} burst {burst}: {error}");
             }
         }
         let day = Rate::new(1, DAY_NS).unwrap();
-        assert_eq!(
-            Policy::compile(day, 0, Mode::Off, 2, false),
-            Err(RangeError::NoBurst)
-        );
+        assert_eq!(Policy::compile(day, 0, Mode::Off, 2, false), Err(RangeError::NoBurst));
     }
 
     #[test]

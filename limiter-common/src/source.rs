@@ -67,10 +67,7 @@ impl SourcePrefix {
     #[inline(always)]
     #[must_use]
     pub const fn key4(&self, address: u32, policy: u32) -> Key4 {
-        Key4 {
-            prefix: address & self.mask4,
-            policy,
-        }
+        Key4 { prefix: address & self.mask4, policy }
     }
 
     /// Key of an IPv6 source's bucket.
@@ -92,11 +89,7 @@ impl SourcePrefix {
 /// Word number `word` of a mask of `bits` leading ones, in network order.
 const fn mask(bits: u32, word: u32) -> u32 {
     let ones = bits.saturating_sub(word * 32);
-    let host = if ones >= 32 {
-        u32::MAX
-    } else {
-        !(u32::MAX >> ones)
-    };
+    let host = if ones >= 32 { u32::MAX } else { !(u32::MAX >> ones) };
     host.to_be()
 }
 
@@ -226,23 +219,14 @@ mod tests {
             let mut count = vec![0u32; cpus as usize];
             let keys = 4096 * cpus;
             for n in 0u32..keys {
-                let key = Key4 {
-                    prefix: n.to_be(),
-                    policy: 0,
-                };
+                let key = Key4 { prefix: n.to_be(), policy: 0 };
                 count[key.home(7, cpus) as usize] += 1;
             }
             for (cpu, n) in count.iter().enumerate() {
-                assert!(
-                    (3600..4600).contains(n),
-                    "{cpus} CPUs: CPU {cpu} is home of {n} keys"
-                );
+                assert!((3600..4600).contains(n), "{cpus} CPUs: CPU {cpu} is home of {n} keys");
             }
         }
-        let key = Key6 {
-            prefix: [1, 2, 0, 0],
-            policy: 3,
-        };
+        let key = Key6 { prefix: [1, 2, 0, 0], policy: 3 };
         let homes: std::collections::HashSet<_> = (0..64).map(|seed| key.home(seed, 64)).collect();
         assert!(homes.len() > 30);
     }

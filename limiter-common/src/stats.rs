@@ -2,7 +2,7 @@
 
 use crate::{
     policy::MAX_POLICIES,
-    verdict::{Decision, Reason, Verdict},
+    verdict::{Reason, Verdict},
 };
 
 /// Policy index under which packets are counted that no policy decided.
@@ -31,28 +31,15 @@ const _: () = assert!(Reason::ALL.len() <= REASON_SLOTS as usize);
 /// The row in which a decision is counted; always below [`ROWS`].
 #[inline(always)]
 #[must_use]
-pub const fn row(decision: &Decision) -> u32 {
-    let policy = if decision.policy < NO_POLICY {
-        decision.policy
-    } else {
-        NO_POLICY
-    };
-    policy * POLICY_ROWS + decision.verdict as u32 * REASON_SLOTS + decision.reason as u32
+pub const fn row(policy: u32, verdict: Verdict, reason: Reason) -> u32 {
+    let policy = if policy < NO_POLICY { policy } else { NO_POLICY };
+    policy * POLICY_ROWS + verdict as u32 * REASON_SLOTS + reason as u32
 }
 
-/// Every row that can be counted, with what it stands for.
-pub fn rows() -> impl Iterator<Item = (u32, Decision)> {
-    (0..=NO_POLICY).flat_map(|policy| {
-        Verdict::ALL.into_iter().flat_map(move |verdict| {
-            Reason::ALL.into_iter().map(move |reason| {
-                let decision = Decision {
-                    verdict,
-                    reason,
-                    policy,
-                };
-                (row(&decision), decision)
-            })
-        })
+/// Every row of one policy, with what it stands for.
+pub fn rows(policy: u32) -> impl Iterator<Item = (u32, Verdict, Reason)> {
+    Verdict::ALL.into_iter().flat_map(move |verdict| {
+        Reason::ALL.into_iter().map(move |reason| (row(policy, verdict, reason), verdict, reason))
     })
 }
 
@@ -67,9 +54,11 @@ mod tests {
     #[test]
     fn rows_are_distinct_and_in_range() {
         let mut seen = std::collections::HashSet::new();
-        for (row, decision) in rows() {
-            assert!(row < ROWS, "{decision:?}");
-            assert!(seen.insert(row), "{decision:?} shares its row");
+        for policy in 0..=NO_POLICY {
+            for (row, verdict, reason) in rows(policy) {
+                assert!(row < ROWS, "{policy} {verdict:?} {reason:?}");
+                assert!(seen.insert(row), "{policy} {verdict:?} {reason:?} shares its row");
+            }
         }
         assert_eq!(seen.len(), 65 * 3 * Reason::ALL.len());
     }

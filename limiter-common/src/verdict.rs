@@ -161,21 +161,19 @@ pub struct Decision {
     pub reason: Reason,
     /// Index of the policy that decided, or [`crate::stats::NO_POLICY`].
     pub policy: u32,
+    /// Bytes present, from the Ethernet header on.
+    pub bytes: u32,
 }
 
 impl Decision {
     /// A decision by `policy`, which drops only if `enforce`.
     #[inline(always)]
-    pub const fn new(reason: Reason, policy: u32, enforce: bool) -> Self {
+    pub const fn new(reason: Reason, policy: u32, bytes: u32, enforce: bool) -> Self {
         let verdict = match (reason.verdict(), enforce) {
             (Verdict::Drop, false) => Verdict::WouldDrop,
             (verdict, _) => verdict,
         };
-        Self {
-            verdict,
-            reason,
-            policy,
-        }
+        Self { verdict, reason, policy, bytes }
     }
 }
 
@@ -196,8 +194,8 @@ mod tests {
     #[test]
     fn observing_turns_drops_and_only_drops_into_would_drop() {
         for reason in Reason::ALL {
-            let enforced = Decision::new(reason, 0, true).verdict;
-            let observed = Decision::new(reason, 0, false).verdict;
+            let enforced = Decision::new(reason, 0, 60, true).verdict;
+            let observed = Decision::new(reason, 0, 60, false).verdict;
             match enforced {
                 Verdict::Drop => assert_eq!(observed, Verdict::WouldDrop),
                 other => assert_eq!(observed, other),

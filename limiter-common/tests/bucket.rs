@@ -31,13 +31,7 @@ impl Exact {
     fn new(rate: Rate, depth: u64, now: u64) -> Self {
         let period = u128::from(rate.period_ns());
         let depth = u128::from(depth) * period;
-        Self {
-            tokens: u128::from(rate.tokens()),
-            period,
-            level: depth,
-            depth,
-            latest: now,
-        }
+        Self { tokens: u128::from(rate.tokens()), period, level: depth, depth, latest: now }
     }
 
     /// Lets time pass; a clock that goes back stands still.
@@ -114,10 +108,7 @@ struct Machine {
 
 impl Machine {
     fn new(cpus: u32) -> Self {
-        Self {
-            word: Cell::new(0),
-            cpus: (0..cpus).map(|_| Cpu::default()).collect(),
-        }
+        Self { word: Cell::new(0), cpus: (0..cpus).map(|_| Cpu::default()).collect() }
     }
 
     fn charge(&self, policy: &Policy, cpu: u32, ns: u64, tick: u32) -> bool {
@@ -136,12 +127,7 @@ fn excess(policy: &Policy, cpus: u32) -> u64 {
 
 /// One per day to ten million per second, also rates that divide nothing.
 fn rates() -> impl Strategy<Value = Rate> {
-    let periods = prop_oneof![
-        Just(SECOND),
-        Just(60 * SECOND),
-        Just(3600 * SECOND),
-        Just(DAY)
-    ];
+    let periods = prop_oneof![Just(SECOND), Just(60 * SECOND), Just(3600 * SECOND), Just(DAY)];
     (periods, prop_oneof![1u64..=10, 1u64..=1_000_000_000_000]).prop_filter_map(
         "in range",
         |(period, tokens)| {
@@ -187,14 +173,8 @@ struct Case {
 }
 
 fn cases(backward: impl Strategy<Value = u64> + Clone + 'static) -> impl Strategy<Value = Case> {
-    (
-        rates(),
-        bursts(),
-        1u32..=8,
-        any::<bool>(),
-        0u64..=4 * 365 * DAY,
-    )
-        .prop_flat_map(move |(rate, burst, cpus, strict, start)| {
+    (rates(), bursts(), 1u32..=8, any::<bool>(), 0u64..=4 * 365 * DAY).prop_flat_map(
+        move |(rate, burst, cpus, strict, start)| {
             let step = (pauses(rate), 0..cpus, backward.clone(), 1u32..=60);
             prop::collection::vec(step, 1..80).prop_map(move |steps| Case {
                 rate,
@@ -204,7 +184,8 @@ fn cases(backward: impl Strategy<Value = u64> + Clone + 'static) -> impl Strateg
                 start,
                 steps,
             })
-        })
+        },
+    )
 }
 
 fn compile(case: &Case) -> Policy {
@@ -217,25 +198,17 @@ fn run(case: &Case, tick_ns: u64) -> Result<(), TestCaseError> {
     let policy = compile(case);
     let machine = Machine::new(case.cpus);
     let excess = excess(&policy, case.cpus);
-    prop_assert!(
-        excess <= u64::from(case.burst) / 2,
-        "the stated bound of the excess"
-    );
+    prop_assert!(excess <= u64::from(case.burst) / 2, "the stated bound of the excess");
     if case.strict {
         prop_assert_eq!(excess, 0);
     }
     // The compiled rate is at most 1/1024 below the one asked for.
-    let slower = Rate::new(
-        case.rate.tokens() * 1023,
-        case.rate.period_ns().saturating_mul(1024),
-    );
+    let slower = Rate::new(case.rate.tokens() * 1023, case.rate.period_ns().saturating_mul(1024));
     let mut now = case.start;
     // The first clock to be read may be one that lies behind.
     let first = now.saturating_sub(SLACK_NS);
     let mut above = Exact::new(case.rate, u64::from(case.burst) + excess, first);
-    let mut below = slower
-        .ok()
-        .map(|rate| Exact::new(rate, u64::from(case.burst), now));
+    let mut below = slower.ok().map(|rate| Exact::new(rate, u64::from(case.burst), now));
     let mut latest = now;
     let mut packet = 0u32;
     let mut denied_in = vec![None; case.cpus as usize];
@@ -253,11 +226,7 @@ fn run(case: &Case, tick_ns: u64) -> Result<(), TestCaseError> {
         for _ in 0..packets {
             packet += 1;
             #[expect(clippy::cast_possible_truncation, reason = "a tick counter wraps")]
-            let tick = if tick_ns == 0 {
-                packet
-            } else {
-                (at / tick_ns) as u32
-            };
+            let tick = at.checked_div(tick_ns).map_or(packet, |tick| tick as u32);
             let remembered = denied_in[cpu as usize] == Some(tick);
             if machine.charge(&policy, cpu, at, tick) {
                 prop_assert!(above.holds(1), "admitted beyond burst + rate * t + N(L-1)");
@@ -441,19 +410,10 @@ fn contention_is_bounded_and_admits_nothing() {
     let rate = Rate::new(1000, SECOND).unwrap();
     let policy = Policy::compile(rate, 100, Mode::Enforce, 2, false).unwrap();
     let (cpu, tries) = (Cpu::default(), Cell::new(0));
-    let at = At {
-        ns: SECOND,
-        tick: 1,
-    };
-    assert_eq!(
-        charge(&policy, &cpu, || Some(Busy(&tries)), &at),
-        Charge::Contended
-    );
+    let at = At { ns: SECOND, tick: 1 };
+    assert_eq!(charge(&policy, &cpu, || Some(Busy(&tries)), &at), Charge::Contended);
     assert_eq!(tries.get(), 4);
-    assert_eq!(
-        charge(&policy, &cpu, || None::<Busy<'_>>, &at),
-        Charge::Vanished
-    );
+    assert_eq!(charge(&policy, &cpu, || None::<Busy<'_>>, &at), Charge::Vanished);
 }
 
 /// Real threads on one atomic word.
@@ -469,9 +429,7 @@ fn threads_never_admit_more_than_the_bound() {
             self.0.load(SeqCst)
         }
         fn replace(&self, current: u64, new: u64) -> bool {
-            self.0
-                .compare_exchange(current, new, SeqCst, SeqCst)
-                .is_ok()
+            self.0.compare_exchange(current, new, SeqCst, SeqCst).is_ok()
         }
     }
     struct Wall(std::time::Instant, Cell<u32>);
@@ -504,10 +462,7 @@ fn threads_never_admit_more_than_the_bound() {
                 })
             })
             .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .sum()
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
     });
     let passed = u64::try_from(start.elapsed().as_nanos()).unwrap();
     let most = 1000 + passed / 1000 + excess(&policy, THREADS);

@@ -10,30 +10,31 @@ const MAX_OFFSET: u32 = 0x7fff;
 
 /// A received frame. `start..end` is its first buffer, which drivers fill with
 /// at least the headers.
-pub(crate) struct XdpFrame {
+pub(crate) struct XdpFrame<'a> {
+    ctx: &'a XdpContext,
     start: usize,
     end: usize,
-    length: u32,
 }
 
-impl XdpFrame {
+impl<'a> XdpFrame<'a> {
     #[inline(always)]
-    pub(crate) fn new(ctx: &XdpContext) -> Self {
-        // SAFETY: the context is the one that the kernel passed in.
-        let length = unsafe { bpf_xdp_get_buff_len(ctx.as_ptr().cast()) };
-        Self {
-            start: ctx.data(),
-            end: ctx.data_end(),
-            // At most 17 buffers of a page: far below 2^32.
-            length: (length & 0xffff_ffff) as u32,
-        }
+    pub(crate) fn new(ctx: &'a XdpContext) -> Self {
+        Self { ctx, start: ctx.data(), end: ctx.data_end() }
     }
 }
 
-impl Frame for XdpFrame {
+impl Frame for XdpFrame<'_> {
     #[inline(always)]
-    fn len(&self) -> u32 {
-        self.length
+    fn head(&self) -> u32 {
+        ((self.end - self.start) as u64 & 0xffff_ffff) as u32
+    }
+
+    #[inline(always)]
+    fn whole(&self) -> u32 {
+        // SAFETY: the context is the one that the kernel passed in.
+        let length = unsafe { bpf_xdp_get_buff_len(self.ctx.as_ptr().cast()) };
+        // At most 17 buffers of a page: far below 2^32.
+        (length & 0xffff_ffff) as u32
     }
 
     #[inline(always)]

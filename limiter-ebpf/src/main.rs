@@ -12,7 +12,7 @@ use aya_ebpf::{
     macros::xdp,
     programs::XdpContext,
 };
-use limiter_common::{decide::decide, frame::Frame, verdict::Verdict};
+use limiter_common::{decide::decide, verdict::Verdict};
 
 use crate::{frame::XdpFrame, maps::KernelTables};
 
@@ -20,9 +20,8 @@ use crate::{frame::XdpFrame, maps::KernelTables};
 #[expect(clippy::needless_pass_by_value, reason = "the macro's signature")]
 #[xdp(frags)]
 fn limiterd(ctx: XdpContext) -> u32 {
-    let frame = XdpFrame::new(&ctx);
-    let decision = decide(&frame, &KernelTables);
-    maps::count(&decision, frame.len());
+    let decision = decide(&XdpFrame::new(&ctx), &KernelTables);
+    maps::count(&decision);
     match decision.verdict {
         Verdict::Pass | Verdict::WouldDrop => XDP_PASS,
         Verdict::Drop => XDP_DROP,

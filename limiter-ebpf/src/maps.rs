@@ -50,15 +50,16 @@ static CPUS: Global<u32> = Global::new(1);
 #[unsafe(no_mangle)]
 static SEED: Global<u32> = Global::new(0);
 
-/// Counts one packet of `bytes` bytes under its decision.
+/// Counts one packet under its decision.
 #[inline(always)]
-pub(crate) fn count(decision: &Decision, bytes: u32) {
-    if let Some(counter) = STATS.get_ptr_mut(stats::row(decision)) {
+pub(crate) fn count(decision: &Decision) {
+    let row = stats::row(decision.policy, decision.verdict, decision.reason);
+    if let Some(counter) = STATS.get_ptr_mut(row) {
         // SAFETY: this CPU's own value, and no other program interrupts this
         // one on its CPU to write there.
         let counter = unsafe { &mut *counter };
         counter.packets += 1;
-        counter.bytes += u64::from(bytes);
+        counter.bytes += u64::from(decision.bytes);
     }
 }
 
