@@ -1,0 +1,5 @@
+//! What the tests of limiterd share.
+
+pub mod cases;
+pub mod machine;
+pub mod wire;
