@@ -36,6 +36,11 @@ pub struct Bucket {
     pub lease: Lease,
 }
 
+impl Bucket {
+    /// A new one.
+    pub const FULL: Self = Self { tat: 0, lease: Lease { credits: 0, denied: 0 } };
+}
+
 /// What one CPU holds of a bucket; no other CPU touches it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]

@@ -21,6 +21,11 @@ use crate::word::MapWord;
 /// Entries of the source maps unless the loader says otherwise.
 const DEFAULT_SOURCES: usize = 16_384;
 const EEXIST: i32 = 17;
+/// In memory of its own: on the stack it would be made by a call to memset,
+/// which the verifier refuses without CAP_PERFMON.
+static FULL: Bucket = Bucket::FULL;
+/// Timer ticks between two reports of trouble by one CPU: 1 to 10 s.
+const REPORT_INTERVAL: u64 = 1000;
 
 /// Buckets of IPv4 sources.
 #[btf_map]
@@ -42,6 +47,10 @@ static CONTROL: Array<Control, 1> = Array::new();
 #[btf_map]
 static STATS: PerCpuArray<Counter, { stats::ROWS as usize }> = PerCpuArray::new();
 
+/// When each CPU last reported trouble, in timer ticks.
+#[btf_map]
+static REPORTED: PerCpuArray<u64, 1> = PerCpuArray::new();
+
 /// Number of possible CPUs, set at load.
 #[unsafe(no_mangle)]
 static CPUS: Global<u32> = Global::new(1);
@@ -61,6 +70,23 @@ pub(crate) fn count(decision: &Decision) {
         counter.packets += 1;
         counter.bytes += u64::from(decision.bytes);
     }
+}
+
+/// Whether this CPU has reported no trouble for [`REPORT_INTERVAL`].
+#[inline(always)]
+pub(crate) fn may_report() -> bool {
+    let Some(last) = REPORTED.get_ptr_mut(0) else {
+        return false;
+    };
+    // SAFETY: takes nothing.
+    let now = unsafe { bpf_jiffies64() };
+    // SAFETY: this CPU's own value.
+    let last = unsafe { &mut *last };
+    let may = now.wrapping_sub(*last) >= REPORT_INTERVAL;
+    if may {
+        *last = now;
+    }
+    may
 }
 
 /// The maps and clocks of this load.
@@ -151,7 +177,7 @@ macro_rules! sources {
 
             #[inline(always)]
             fn insert(&self, key: &$key) -> Result<(), Full> {
-                match $map.insert(key, &Bucket::default(), u64::from(BPF_NOEXIST)) {
+                match $map.insert(key, &FULL, u64::from(BPF_NOEXIST)) {
                     Ok(()) => Ok(()),
                     Err(error) if error == -EEXIST => Ok(()),
                     Err(_) => Err(Full),
