@@ -1,1 +1,4 @@
-//! To come.
+//! Everything of limiterd that runs in user space.
+
+pub mod object;
+pub mod rate;

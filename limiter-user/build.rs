@@ -1,0 +1,137 @@
+//! Builds the BPF object with the compiler that the set-up step chose.
+//!
+//! Without one the crate is still built, checked and tested, but holds no
+//! object; `LIMITER_REQUIRE_BPF=1` makes that an error.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+use sha2::{Digest as _, Sha256};
+
+#[path = "bpf_toolchain.rs"]
+mod bpf_toolchain;
+
+use bpf_toolchain::BpfToolchain;
+
+const OBJECTS: [&str; 2] = ["limiter", "limiter-bench"];
+
+fn main() -> Result<()> {
+    println!("cargo:rustc-check-cfg=cfg(bpf_object)");
+    println!("cargo:rerun-if-env-changed=LIMITER_REQUIRE_BPF");
+    let manifest = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
+    let workspace = manifest.parent().context("the crate has no workspace around it")?;
+    for path in [
+        bpf_toolchain::FILE,
+        "Cargo.toml",
+        "Cargo.lock",
+        "limiter-common/Cargo.toml",
+        "limiter-common/src",
+        "limiter-ebpf/Cargo.toml",
+        "limiter-ebpf/src",
+        "limiter-user/bpf_toolchain.rs",
+    ] {
+        println!("cargo:rerun-if-changed={}", workspace.join(path).display());
+    }
+    match BpfToolchain::read(workspace)? {
+        Some(toolchain) => build(workspace, &toolchain),
+        None if env::var_os("LIMITER_REQUIRE_BPF").is_some_and(|value| value == "1") => {
+            bail!("no BPF compiler is set up; run: cargo xtask build")
+        }
+        None => {
+            println!(
+                "cargo:warning=built without the BPF object: no BPF compiler is set up; \
+                 to have limiterd work, run: cargo xtask build"
+            );
+            Ok(())
+        }
+    }
+}
+
+fn build(workspace: &Path, toolchain: &BpfToolchain) -> Result<()> {
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    let arch = env::var("CARGO_CFG_TARGET_ARCH")?;
+    let target = match env::var("CARGO_CFG_TARGET_ENDIAN")?.as_str() {
+        "big" => "bpfeb-unknown-none",
+        _ => "bpfel-unknown-none",
+    };
+    // One directory for all profiles: the object is the same.
+    let target_dir = out
+        .ancestors()
+        .find(|dir| dir.ends_with("target"))
+        .map_or_else(|| out.join("bpf"), |target| target.join("bpf"));
+    let home = env::var("CARGO_HOME").or_else(|_| env::var("HOME").map(|home| home + "/.cargo"));
+    let flags = [
+        format!("--cfg=bpf_target_arch=\"{arch}\""),
+        "-Cdebuginfo=2".into(),
+        // 32-bit registers and real atomics, since Linux 5.12.
+        "-Ctarget-cpu=v3".into(),
+        format!("-Clinker={}", toolchain.linker.display()),
+        "-Clink-arg=--btf".into(),
+        // x86 and arm64 read packets at any address.
+        "-Clink-arg=--cpu-features=+allows-misaligned-mem-access".into(),
+        format!("--remap-path-prefix={}=limiterd", workspace.display()),
+        format!("--remap-path-prefix={}=cargo", home.unwrap_or_default()),
+    ];
+    let mut cargo = Command::new(&toolchain.cargo);
+    cargo
+        .current_dir(workspace)
+        .args(["build", "--release", "--bins", "--package", "limiter-ebpf"])
+        .args(["--target", target, "-Z", "build-std=core", "--target-dir"])
+        .arg(&target_dir);
+    // What cargo told us about the host's compiler is not for this one.
+    for (name, _) in env::vars_os() {
+        let inherited = name.to_str().is_some_and(|name| {
+            name.starts_with("CARGO_")
+                && !matches!(name, "CARGO_HOME" | "CARGO_NET_OFFLINE" | "CARGO_BUILD_JOBS")
+                && !name.starts_with("CARGO_HTTP_")
+                && !name.starts_with("CARGO_REGISTR")
+                || matches!(
+                    name,
+                    "RUSTUP_TOOLCHAIN"
+                        | "RUSTC_WRAPPER"
+                        | "RUSTC_WORKSPACE_WRAPPER"
+                        | "RUSTFLAGS"
+                        | "RUSTDOC"
+                        | "TARGET"
+                        | "HOST"
+                        | "PROFILE"
+                        | "OPT_LEVEL"
+                        | "DEBUG"
+                        | "OUT_DIR"
+                )
+        });
+        if inherited {
+            cargo.env_remove(name);
+        }
+    }
+    cargo.env("RUSTC", &toolchain.rustc).env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+    if toolchain.bootstrap {
+        cargo.env("RUSTC_BOOTSTRAP", "1");
+    }
+    let output =
+        cargo.output().with_context(|| format!("cannot start {}", toolchain.cargo.display()))?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        let mend = if text.contains("Invalid record") {
+            "\nthe compiler and bpf-linker use different LLVM versions; remove \
+             .bpf-toolchain.toml and run: cargo xtask build"
+        } else {
+            ""
+        };
+        bail!("the BPF program does not build with {}\n{text}{mend}", toolchain.description);
+    }
+    for object in OBJECTS {
+        let from = target_dir.join(target).join("release").join(object);
+        fs::copy(&from, out.join(object))
+            .with_context(|| format!("cannot copy {}", from.display()))?;
+    }
+    let digest = Sha256::digest(fs::read(out.join(OBJECTS[0]))?);
+    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    println!("cargo:rustc-env=LIMITER_OBJECT_SHA256={digest}");
+    println!("cargo:rustc-cfg=bpf_object");
+    Ok(())
+}
