@@ -10,25 +10,25 @@ use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
 /// Name of the file, at the top of the workspace.
-pub const FILE: &str = ".bpf-toolchain.toml";
+pub(crate) const FILE: &str = ".bpf-toolchain.toml";
 
 /// A compiler that makes BPF objects, and its linker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct BpfToolchain {
+pub(crate) struct BpfToolchain {
     /// What it is, for messages.
-    pub description: String,
+    pub(crate) description: String,
     /// Its cargo.
-    pub cargo: PathBuf,
+    pub(crate) cargo: PathBuf,
     /// Its rustc.
-    pub rustc: PathBuf,
+    pub(crate) rustc: PathBuf,
     /// A bpf-linker of the same LLVM major version.
-    pub linker: PathBuf,
+    pub(crate) linker: PathBuf,
     /// Whether it is a stable compiler that has to be told to allow unstable
     /// options.
-    pub bootstrap: bool,
+    pub(crate) bootstrap: bool,
     /// The LLVM major version of both.
-    pub llvm: u32,
+    pub(crate) llvm: u32,
 }
 
 impl BpfToolchain {
@@ -36,7 +36,7 @@ impl BpfToolchain {
     ///
     /// # Errors
     /// The file is there and cannot be read or understood.
-    pub fn read(workspace: &Path) -> Result<Option<Self>> {
+    pub(crate) fn read(workspace: &Path) -> Result<Option<Self>> {
         let path = workspace.join(FILE);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,

@@ -115,7 +115,7 @@ pub struct Policy {
 }
 
 /// One generation of policies and the table that chooses among them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Ruleset {
     /// Policy index by packet kind.

@@ -1,0 +1,228 @@
+//! Attaching to interfaces, by BPF links only: they can be pinned and replaced
+//! without a gap.
+
+use std::fmt;
+
+use aya::{
+    pin::PinError,
+    programs::{
+        ProgramError, ProgramInfo, XdpMode,
+        links::{FdLink, PinnedLink},
+        xdp::XdpLink,
+    },
+};
+
+use super::{
+    Attachment, Instance, PROGRAM, chain,
+    pins::{Pins, link_pin},
+};
+use crate::{
+    error::{Error, Result},
+    interface::{self, Interface},
+};
+
+/// Where in the stack a program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In the driver, before a socket buffer exists.
+    Native,
+    /// In the kernel's stack, after GRO: slower, for drivers without XDP.
+    Generic,
+}
+
+/// Where in the stack the operator wants it to run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wish {
+    /// Native where the driver can, generic where not.
+    #[default]
+    Auto,
+    /// Native or not at all.
+    Native,
+    /// Generic.
+    Generic,
+}
+
+impl Mode {
+    /// Name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Generic => "generic",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A link that an earlier daemon left pinned.
+struct Left {
+    link: FdLink,
+    mode: Mode,
+}
+
+/// Attaches all instances or none.
+///
+/// What can fail comes first: all interfaces are looked up, then the missing
+/// links are made; only then are links taken over that are in force already.
+pub(super) fn all(instances: &mut [Instance], pins: &Pins, wish: Wish) -> Result<()> {
+    let mut found = Vec::new();
+    for instance in &*instances {
+        let interface = interface::find(&instance.interface)?;
+        let left = left_over(&interface, pins)?;
+        if left.is_none()
+            && let Some(program) = interface.program()
+        {
+            return Err(foreign(&interface, program));
+        }
+        found.push((interface, left));
+    }
+    let mut links = Vec::new();
+    for (instance, (interface, left)) in instances.iter_mut().zip(&found) {
+        links.push(if left.is_none() { Some(create(instance, interface, wish)?) } else { None });
+    }
+    for ((instance, (interface, left)), link) in instances.iter_mut().zip(found).zip(links) {
+        let (link, mode) = match (link, left) {
+            (Some(made), _) => made,
+            (None, Some(left)) => (take_over(instance, left.link)?, left.mode),
+            (None, None) => return Err(Error::failed("an interface has no link")),
+        };
+        let link = pin(link, pins, &interface)?;
+        let program = instance.program()?.info().map_err(|error| unexpected(&error))?;
+        instance.attachment = Some(Attachment {
+            index: interface.index,
+            mode,
+            program_id: program.id(),
+            _link: link,
+        });
+    }
+    Ok(())
+}
+
+/// The pinned link of an earlier daemon, if it still holds this interface.
+fn left_over(interface: &Interface, pins: &Pins) -> Result<Option<Left>> {
+    let path = pins.live().join(link_pin(&interface.name));
+    if !path.exists() {
+        return Ok(None);
+    }
+    let damaged = |problem: String| {
+        Error::failed(format!("{} is not a link of limiterd: {problem}", path.display()))
+            .hint("remove what is left of the earlier run: limiterd --detach")
+    };
+    let link: FdLink = PinnedLink::from_pin(&path).map_err(|error| damaged(chain(&error)))?.into();
+    let info = link.info().map_err(|error| damaged(chain(&error)))?;
+    // A link outlives its interface, but then holds nothing: the interface of
+    // this name is another one.
+    let holds = interface.native.map(|id| (id, Mode::Native));
+    let holds = holds.into_iter().chain(interface.generic.map(|id| (id, Mode::Generic)));
+    Ok(holds
+        .into_iter()
+        .find(|(id, _)| *id == info.program_id())
+        .map(|(_, mode)| Left { link, mode }))
+}
+
+fn create(instance: &mut Instance, on: &Interface, wish: Wish) -> Result<(FdLink, Mode)> {
+    let mut attach = |mode: Mode| -> std::result::Result<FdLink, String> {
+        let program = instance.program().map_err(|error| error.to_string())?;
+        let flags = match mode {
+            Mode::Native => XdpMode::Driver,
+            Mode::Generic => XdpMode::Skb,
+        };
+        let id = program.attach_to_if_index(on.index, flags).map_err(|error| why(&error, on))?;
+        let link = program.take_link(id).map_err(|error| chain(&error))?;
+        // Without link support aya attaches over netlink, which cannot be
+        // pinned; dropping that link detaches it again.
+        link.try_into().map_err(|_| "the kernel refuses a BPF link for it".to_owned())
+    };
+    let refused = |mode: Mode, problem: &str| {
+        Error::failed(format!("cannot attach to {} in {mode} mode: {problem}", on.name))
+    };
+    match wish {
+        Wish::Generic => match attach(Mode::Generic) {
+            Ok(link) => Ok((link, Mode::Generic)),
+            Err(problem) => Err(refused(Mode::Generic, &problem)),
+        },
+        Wish::Native => match attach(Mode::Native) {
+            Ok(link) => Ok((link, Mode::Native)),
+            Err(problem) => Err(refused(Mode::Native, &problem)
+                .hint("use --xdp-mode auto to fall back to the slower generic mode")),
+        },
+        Wish::Auto => match attach(Mode::Native) {
+            Ok(link) => Ok((link, Mode::Native)),
+            Err(problem) => {
+                let link =
+                    attach(Mode::Generic).map_err(|generic| refused(Mode::Generic, &generic))?;
+                tracing::warn!(
+                    "{} is protected in generic mode only, which is several times slower: {problem}",
+                    on.name
+                );
+                Ok((link, Mode::Generic))
+            }
+        },
+    }
+}
+
+/// Puts the new program in the place of the old one, without a gap.
+fn take_over(instance: &mut Instance, link: FdLink) -> Result<FdLink> {
+    let program = instance.program()?;
+    let link = XdpLink::try_from(link).map_err(|error| {
+        Error::failed(format!("a pinned link is no XDP link: {}", chain(&error)))
+    })?;
+    let id = program.attach_to_link(link).map_err(|error| unexpected(&error))?;
+    let link = program.take_link(id).map_err(|error| unexpected(&error))?;
+    link.try_into().map_err(|_| Error::failed("a pinned link is no BPF link"))
+}
+
+fn pin(link: FdLink, pins: &Pins, interface: &Interface) -> Result<FdLink> {
+    let path = pins.staging().join(link_pin(&interface.name));
+    let pinned = link.pin(&path).map_err(|error: PinError| {
+        Error::failed(format!("cannot pin the link of {}: {}", interface.name, chain(&error)))
+    })?;
+    Ok(pinned.into())
+}
+
+fn foreign(interface: &Interface, program: u32) -> Error {
+    // Only a privileged user may look up its name.
+    let name = aya::programs::loaded_programs()
+        .filter_map(std::result::Result::ok)
+        .find(|info| info.id() == program)
+        .and_then(|info: ProgramInfo| info.name_as_str().map(str::to_owned))
+        .unwrap_or_default();
+    let ours = name == PROGRAM;
+    let error = Error::failed(format!(
+        "{} already has an XDP program: number {program}, '{name}'",
+        interface.name
+    ));
+    if ours {
+        error.hint("it belongs to a limiterd with another --pin-dir; detach that one first")
+    } else {
+        error.hint(format!("remove it first: ip link set dev {} xdp off", interface.name))
+    }
+}
+
+/// What a refusal to attach means for the operator.
+fn why(error: &ProgramError, on: &Interface) -> String {
+    let text = chain(error);
+    let mtu = on.mtu;
+    if text.contains("os error 34") {
+        format!("its MTU of {mtu} is too large for XDP in this driver; lower the MTU")
+    } else if text.contains("os error 95") || text.contains("os error 22") {
+        format!(
+            "its driver has no native XDP, or not with its present settings (MTU {mtu}, offloads, queues)"
+        )
+    } else if text.contains("os error 16") {
+        "another XDP program is on it".to_owned()
+    } else if text.contains("os error 12") {
+        "its driver has no memory, or too few transmit queues, for XDP".to_owned()
+    } else {
+        text
+    }
+}
+
+fn unexpected(error: &ProgramError) -> Error {
+    Error::failed(format!("the kernel refuses a program of ours: {}", chain(error)))
+}

@@ -1,0 +1,88 @@
+//! Loading the object for one interface.
+
+use std::path::Path;
+
+use aya::{
+    Ebpf, EbpfError, EbpfLoader,
+    maps::{MapData, PerCpuArray},
+    programs::{ProgramError, Xdp},
+};
+
+use super::{Instance, PROGRAM, chain};
+use crate::{
+    error::{Error, Kind, Result},
+    object,
+    sizing::Sizing,
+};
+
+/// Maps that all loads share.
+const SHARED: [&str; 4] = ["SOURCES4", "SOURCES6", "RULES", "CONTROL"];
+
+/// Pin of an interface's counters.
+pub(super) fn stats_pin(interface: &str) -> String {
+    format!("stats-{interface}")
+}
+
+/// Loads the object; its maps are pinned in `directory`, those that are there
+/// already are shared.
+///
+/// All loads get the same `seed`, so that they agree about the homes of keys.
+pub(super) fn instance(
+    interface: &str,
+    directory: &Path,
+    sizing: Sizing,
+    seed: u32,
+) -> Result<Instance> {
+    let object = object::LIMITER.ok_or_else(|| {
+        Error::failed("this build holds no BPF program")
+            .hint("build it where a BPF compiler is set up: cargo xtask build")
+    })?;
+    let stats = stats_pin(interface);
+    let mut loader = EbpfLoader::new();
+    loader
+        .override_global("CPUS", &sizing.cpus, true)
+        .override_global("SEED", &seed, true)
+        .map_max_entries("SOURCES4", sizing.max_sources)
+        .map_max_entries("SOURCES6", sizing.max_sources)
+        .map_pin_path("STATS", directory.join(&stats));
+    for map in SHARED {
+        loader.map_pin_path(map, directory.join(map));
+    }
+    let mut ebpf = loader.load(object).map_err(|error| refused(&error, sizing))?;
+    program(&mut ebpf)?.load().map_err(|error| rejected(&error))?;
+    let counters = ebpf.take_map("STATS").ok_or_else(damaged)?;
+    let counters = PerCpuArray::<MapData, _>::try_from(counters).map_err(|_| damaged())?;
+    Ok(Instance { interface: interface.to_owned(), ebpf, counters, attachment: None })
+}
+
+/// The program in a loaded object.
+pub(super) fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp> {
+    let program = ebpf.program_mut(PROGRAM).ok_or_else(damaged)?;
+    program.try_into().map_err(|_: ProgramError| damaged())
+}
+
+fn damaged() -> Error {
+    Error::failed("the BPF object of this build is not the one that it was written for")
+        .hint("build it again: cargo xtask build")
+}
+
+fn refused(error: &EbpfError, sizing: Sizing) -> Error {
+    let text = chain(error);
+    if text.contains("Cannot allocate memory") || text.contains("os error 12") {
+        return Error::failed(format!(
+            "the kernel has no memory for the maps ({} MiB)",
+            sizing.maps_bytes >> 20
+        ))
+        .hint(format!("allow fewer than {} sources with --max-sources", sizing.max_sources));
+    }
+    if text.contains("Operation not permitted") || text.contains("os error 1)") {
+        return Error::new(Kind::Permission, "the kernel does not let this user create BPF maps")
+            .hint("run as root, or with CAP_BPF and CAP_NET_ADMIN");
+    }
+    Error::failed(format!("the kernel does not take the maps: {text}"))
+}
+
+fn rejected(error: &ProgramError) -> Error {
+    Error::failed(format!("the kernel does not take the program: {}", chain(error)))
+        .hint("Linux 6.1 or later is needed; please report this if yours is")
+}

@@ -1,0 +1,248 @@
+//! The data plane: the loaded program, its maps, its links, its pins.
+//!
+//! Each interface has a load of the program of its own, with counters of its
+//! own, so that counting per interface costs a packet nothing. All loads share
+//! the sources, the rule sets and the control word through their pins.
+
+mod attach;
+mod load;
+mod pins;
+mod rules;
+
+use std::path::{Path, PathBuf};
+
+use aya::{
+    Ebpf,
+    maps::{MapData, PerCpuArray},
+    programs::{Xdp, links::FdLink},
+};
+use limiter_common::{
+    policy::Ruleset,
+    stats::{self, Counter},
+    verdict::{Reason, Verdict},
+};
+
+pub use self::attach::{Mode, Wish};
+use self::{pins::Pins, rules::Rules};
+use crate::{
+    error::{Error, Result},
+    sizing::Sizing,
+};
+
+/// Name of the program in the object.
+pub const PROGRAM: &str = "limiterd";
+
+/// What to load and where to pin it.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Directory on a BPF file system; made if absent.
+    pub pin_dir: PathBuf,
+    /// Names of the interfaces; loads that are only run by tests may name
+    /// interfaces that are not there.
+    pub interfaces: Vec<String>,
+    /// Sizes of the maps.
+    pub sizing: Sizing,
+}
+
+/// The program as loaded for one interface.
+pub struct Instance {
+    /// Name of the interface.
+    pub interface: String,
+    /// The object: program and maps.
+    pub ebpf: Ebpf,
+    counters: PerCpuArray<MapData, Counter>,
+    attachment: Option<Attachment>,
+}
+
+/// Where an instance is attached.
+#[derive(Debug)]
+struct Attachment {
+    /// Index of the interface.
+    index: u32,
+    mode: Mode,
+    program_id: u32,
+    /// Holds the program on the interface while it is open (or pinned).
+    _link: FdLink,
+}
+
+/// An attached instance, for status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attached {
+    /// Name of the interface.
+    pub name: String,
+    /// Its index when it was attached.
+    pub index: u32,
+    /// Where in the stack the program runs.
+    pub mode: Mode,
+    /// Kernel's number of the program.
+    pub program_id: u32,
+}
+
+/// Packets and bytes under one (policy, verdict, reason) of one interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// Index of the policy, or [`stats::NO_POLICY`].
+    pub policy: u32,
+    /// What happened to them.
+    pub verdict: Verdict,
+    /// Why.
+    pub reason: Reason,
+    /// How many.
+    pub counter: Counter,
+}
+
+/// Everything of ours in the kernel.
+pub struct Plane {
+    instances: Vec<Instance>,
+    rules: Rules,
+    pins: Pins,
+    sizing: Sizing,
+}
+
+impl Plane {
+    /// Loads the program once for each interface, with these rules in force,
+    /// and attaches nothing.
+    ///
+    /// # Errors
+    /// No object in this build, no BPF file system, another daemon on the pin
+    /// directory, or the kernel refuses; nothing of the load is then left.
+    pub fn load(options: &Options, rules: &Ruleset) -> Result<Self> {
+        let pins = Pins::stage(&options.pin_dir)?;
+        let seed = seed();
+        let instances = options
+            .interfaces
+            .iter()
+            .map(|interface| load::instance(interface, &pins.staging(), options.sizing, seed))
+            .collect::<Result<Vec<_>>>()?;
+        if instances.is_empty() {
+            return Err(Error::failed("no interface is named"));
+        }
+        let mut plane =
+            Self { rules: Rules::open(&pins.staging())?, instances, pins, sizing: options.sizing };
+        plane.set_rules(rules)?;
+        Ok(plane)
+    }
+
+    /// Attaches every instance, or none: takes over links that an earlier
+    /// daemon left pinned, makes those that are missing, and pins all.
+    ///
+    /// # Errors
+    /// An interface is missing, taken, or cannot do what is wished; links that
+    /// were made for this call are gone again.
+    pub fn attach(&mut self, wish: Wish) -> Result<()> {
+        attach::all(&mut self.instances, &self.pins, wish)?;
+        self.pins.publish()
+    }
+
+    /// Where the instances are attached.
+    pub fn attached(&self) -> impl Iterator<Item = Attached> + '_ {
+        self.instances.iter().filter_map(|instance| {
+            instance.attachment.as_ref().map(|attachment| Attached {
+                name: instance.interface.clone(),
+                index: attachment.index,
+                mode: attachment.mode,
+                program_id: attachment.program_id,
+            })
+        })
+    }
+
+    /// Makes these rules the ones that the next packet sees, as one store.
+    ///
+    /// # Errors
+    /// The kernel refuses a map access; the rules before then stay in force.
+    pub fn set_rules(&mut self, rules: &Ruleset) -> Result<()> {
+        self.rules.set(rules)
+    }
+
+    /// Number of the live rule set, counted from the load.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.rules.generation()
+    }
+
+    /// The sizes of this load.
+    #[must_use]
+    pub const fn sizing(&self) -> Sizing {
+        self.sizing
+    }
+
+    /// The loads, one for each interface.
+    pub fn instances(&mut self) -> &mut [Instance] {
+        &mut self.instances
+    }
+
+    /// What was counted since the load on one interface under the first
+    /// `policies` policies and under none. Rows without a packet are left out.
+    ///
+    /// # Errors
+    /// The kernel refuses a map access.
+    pub fn counts(&self, interface: usize, policies: u32) -> Result<Vec<Count>> {
+        let instance = self.instances.get(interface);
+        let instance = instance.ok_or_else(|| Error::failed("there is no such instance"))?;
+        let mut counts = Vec::new();
+        for policy in (0..policies.min(stats::NO_POLICY)).chain([stats::NO_POLICY]) {
+            for (row, verdict, reason) in stats::rows(policy) {
+                let values = instance.counters.get(&row, 0).map_err(|error| {
+                    Error::failed(format!("cannot read the counters: {}", chain(&error)))
+                })?;
+                let counter = values.iter().fold(Counter::default(), |sum, value| Counter {
+                    packets: sum.packets + value.packets,
+                    bytes: sum.bytes + value.bytes,
+                });
+                if counter != Counter::default() {
+                    counts.push(Count { policy, verdict, reason, counter });
+                }
+            }
+        }
+        Ok(counts)
+    }
+
+    /// Takes the protection off and removes every pin.
+    ///
+    /// # Errors
+    /// A pin cannot be removed.
+    pub fn detach(self) -> Result<()> {
+        self.pins.remove()
+    }
+}
+
+impl Instance {
+    /// The program.
+    ///
+    /// # Errors
+    /// Never: loading has found it.
+    pub fn program(&mut self) -> Result<&mut Xdp> {
+        load::program(&mut self.ebpf)
+    }
+}
+
+/// Removes every link and pin under a pin directory. Says how many interfaces
+/// were protected. Nothing there is no error.
+///
+/// # Errors
+/// A daemon still holds the directory, or a pin cannot be removed.
+pub fn remove_pins(pin_dir: &Path) -> Result<usize> {
+    pins::remove_all(pin_dir)
+}
+
+/// A number that nobody outside can know.
+fn seed() -> u32 {
+    let mut bytes = [0; 4];
+    // Short only before the kernel has any entropy, and then not for long.
+    while rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) != Ok(4) {}
+    u32::from_ne_bytes(bytes)
+}
+
+/// An error with what caused it, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
