@@ -343,8 +343,8 @@ pub fn cases() -> Vec<Case> {
     add("eight extension headers", chain(8).next(UDP, &udp()), Limited(Kind::Udp, A6));
     add("nine extension headers", chain(9).next(UDP, &udp()), Malformed(TooManyExtensionHeaders));
     add(
-        "eight of the longest extension headers",
-        long_chain(8).next(UDP, &udp()),
+        "the longest extension header",
+        v6().extension(DESTINATION, 255).next(UDP, &udp()),
         Limited(Kind::Udp, A6),
     );
     add(
@@ -382,6 +382,20 @@ pub fn cases() -> Vec<Case> {
         Malformed(Truncated),
     );
 
+    // Longer than one buffer of a driver.
+    add("a jumbo datagram", v4().next(UDP, &Udp::new(1, 2).payload(8_900)), Limited(Kind::Udp, A4));
+    add(
+        "a jumbo datagram over IPv6",
+        v6().next(UDP, &Udp::new(1, 2).payload(8_900)),
+        Limited(Kind::Udp, A6),
+    );
+    add(
+        "a jumbo frame that claims more than it holds",
+        v4().total_length(9_000).next(UDP, &Udp::new(1, 2).payload(8_900)),
+        Malformed(Lying),
+    );
+    add("a jumbo frame that is not IP", Frame::new(0x88cc).body(&[0; 8_000]), NotIp);
+
     // Sources.
     add(
         "IPv4-mapped IPv6 source is the IPv4 one",
@@ -403,10 +417,6 @@ pub fn cases() -> Vec<Case> {
 
 fn chain(headers: usize) -> Ipv6 {
     (0..headers).fold(v6(), |packet, _| packet.extension(DESTINATION, 0))
-}
-
-fn long_chain(headers: usize) -> Ipv6 {
-    (0..headers).fold(v6(), |packet, _| packet.extension(DESTINATION, 255))
 }
 
 /// A rule set in which the policy's index says the packet's kind, each kind

@@ -2,4 +2,6 @@
 
 pub mod cases;
 pub mod machine;
+pub mod program;
+pub mod sandbox;
 pub mod wire;

@@ -1,0 +1,221 @@
+//! The program loaded into the kernel and attached to nothing.
+
+use std::path::PathBuf;
+
+use aya::{
+    maps::{MapData, PerCpuHashMap},
+    programs::{TestRun as _, TestRunOptions, Xdp},
+};
+use aya_obj::programs::XdpAttachType;
+use limiter_common::{
+    bucket::Bucket,
+    policy::Ruleset,
+    source::{Key4, Key6},
+    stats::Counter,
+    verdict::{Decision, Reason, Verdict},
+};
+use limiter_user::{
+    plane::{Count, Options, Plane},
+    sizing::Sizing,
+};
+
+use crate::sandbox::BPF_FS;
+
+/// `XDP_DROP` and `XDP_PASS` of include/uapi/linux/bpf.h.
+const XDP_DROP: u32 = 1;
+const XDP_PASS: u32 = 2;
+
+/// A loaded program with its maps.
+pub struct Program {
+    plane: Plane,
+    policies: u32,
+    runner: Runner,
+}
+
+/// A second handle on a loaded program, for another thread.
+pub struct Runner(Xdp);
+
+impl Runner {
+    /// Runs the program `repeat` times on the calling thread's CPU.
+    ///
+    /// # Panics
+    /// If the kernel refuses, as it does for frames below 14 bytes.
+    #[must_use]
+    pub fn run(&self, frame: &[u8], repeat: u32) -> Run {
+        let options = TestRunOptions { data_in: Some(frame), repeat, ..TestRunOptions::default() };
+        let result = self.0.test_run(options).expect("BPF_PROG_TEST_RUN");
+        Run { action: result.return_value, ns: result.duration.as_nanos() as f64 }
+    }
+}
+
+/// What one run of the program came to.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    /// Action of the last repeat.
+    pub action: u32,
+    /// Mean time of a repeat, nanoseconds, as the kernel measures it.
+    pub ns: f64,
+}
+
+/// Number of possible CPUs.
+///
+/// # Panics
+/// If the kernel does not say.
+#[must_use]
+pub fn cpus() -> u32 {
+    u32::try_from(aya::util::nr_cpus().expect("possible CPUs")).expect("at most 2^32")
+}
+
+/// Opens the program of a plane once more, by way of a pin.
+fn open(plane: &mut Plane) -> Runner {
+    let path = PathBuf::from(BPF_FS).join("test-program");
+    let program = plane.instances()[0].program().unwrap_or_else(|error| panic!("{error}"));
+    program.pin(&path).expect("pinning");
+    let program = Xdp::from_pin(&path, XdpAttachType::Interface).expect("opening the pin");
+    std::fs::remove_file(&path).expect("removing the pin");
+    Runner(program)
+}
+
+impl Program {
+    /// Loads the program with these rules; `max_sources` as for the daemon.
+    /// Counters are read for the first `policies` policies.
+    ///
+    /// # Panics
+    /// If the kernel refuses.
+    #[must_use]
+    pub fn load(rules: &Ruleset, policies: u32, max_sources: u32) -> Self {
+        let options = Options {
+            pin_dir: PathBuf::from(BPF_FS).join("limiterd"),
+            interfaces: vec!["test".into()],
+            sizing: Sizing::new(cpus(), 1, Some(max_sources)).expect("in range"),
+        };
+        let mut plane = Plane::load(&options, rules).unwrap_or_else(|error| panic!("{error}"));
+        let runner = open(&mut plane);
+        Self { plane, policies, runner }
+    }
+
+    /// The plane behind it.
+    pub fn plane(&mut self) -> &mut Plane {
+        &mut self.plane
+    }
+
+    /// Runs the program `repeat` times on the calling thread's CPU.
+    ///
+    /// # Panics
+    /// As [`Runner::run`].
+    #[must_use]
+    pub fn run(&self, frame: &[u8], repeat: u32) -> Run {
+        self.runner.run(frame, repeat)
+    }
+
+    /// One more handle to run it by.
+    ///
+    /// # Panics
+    /// If the kernel refuses.
+    #[must_use]
+    pub fn runner(&mut self) -> Runner {
+        open(&mut self.plane)
+    }
+
+    /// What is counted now, rows without packets left out.
+    ///
+    /// # Panics
+    /// If the kernel refuses a map access.
+    #[must_use]
+    pub fn counts(&self) -> Vec<Count> {
+        self.plane.counts(0, self.policies).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Packets counted under a reason with a verdict, over all policies.
+    #[must_use]
+    pub fn packets(&self, verdict: Verdict, reason: Reason) -> u64 {
+        let counts = self.counts().into_iter();
+        counts
+            .filter(|count| count.verdict == verdict && count.reason == reason)
+            .map(|count| count.counter.packets)
+            .sum()
+    }
+
+    /// Runs the program once and says what it decided, from the one counter
+    /// that moved, checked against the action.
+    ///
+    /// # Panics
+    /// If not exactly one counter moved by one packet, or the action is
+    /// another than counted.
+    pub fn decide(&mut self, frame: &[u8]) -> Decision {
+        let before = self.counts();
+        let run = self.run(frame, 1);
+        let moved: Vec<_> =
+            self.counts().into_iter().filter(|count| !before.contains(count)).collect();
+        let [now] = moved[..] else {
+            panic!("one packet moved these counters: {moved:?}");
+        };
+        let was = before
+            .into_iter()
+            .find(|count| {
+                (count.policy, count.verdict, count.reason) == (now.policy, now.verdict, now.reason)
+            })
+            .map_or(Counter::default(), |count| count.counter);
+        assert_eq!(now.counter.packets, was.packets + 1, "one packet counts as one");
+        let action = if now.verdict == Verdict::Drop { XDP_DROP } else { XDP_PASS };
+        assert_eq!(run.action, action, "the action of {now:?}");
+        Decision {
+            verdict: now.verdict,
+            reason: now.reason,
+            policy: now.policy,
+            bytes: u32::try_from(now.counter.bytes - was.bytes).expect("one frame"),
+        }
+    }
+
+    /// The keys that have a bucket.
+    ///
+    /// # Panics
+    /// If the kernel refuses a map access.
+    pub fn keys(&mut self) -> (Vec<Key4>, Vec<Key6>) {
+        let ebpf = &self.plane.instances()[0].ebpf;
+        let four: PerCpuHashMap<&MapData, Key4, Bucket> =
+            ebpf.map("SOURCES4").expect("the map").try_into().expect("its type");
+        let six: PerCpuHashMap<&MapData, Key6, Bucket> =
+            ebpf.map("SOURCES6").expect("the map").try_into().expect("its type");
+        let four = four.keys().map(|key| key.expect("a key")).collect();
+        let six = six.keys().map(|key| key.expect("a key")).collect();
+        (four, six)
+    }
+
+    /// Forgets every source.
+    ///
+    /// # Panics
+    /// If the kernel refuses a map access.
+    pub fn forget(&mut self) {
+        let (four, six) = self.keys();
+        let ebpf = &mut self.plane.instances()[0].ebpf;
+        let mut map: PerCpuHashMap<&mut MapData, Key4, Bucket> =
+            ebpf.map_mut("SOURCES4").expect("the map").try_into().expect("its type");
+        for key in four {
+            map.remove(&key).expect("a key that was there");
+        }
+        let mut map: PerCpuHashMap<&mut MapData, Key6, Bucket> =
+            ebpf.map_mut("SOURCES6").expect("the map").try_into().expect("its type");
+        for key in six {
+            map.remove(&key).expect("a key that was there");
+        }
+    }
+
+    /// Bytes that the kernel says the maps take.
+    ///
+    /// # Panics
+    /// If the kernel does not say.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        let directory = PathBuf::from(BPF_FS).join("limiterd/new");
+        let pins = std::fs::read_dir(directory).expect("the pins of a load");
+        pins.map(|pin| {
+            let map = MapData::from_pin(pin.expect("a pin").path()).expect("a map");
+            let fd = std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(map.fd()));
+            let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).expect("fdinfo");
+            let line = info.lines().find_map(|line| line.strip_prefix("memlock:"));
+            line.expect("the memory of a map").trim().parse::<u64>().expect("a number")
+        })
+        .sum()
+    }
+}
