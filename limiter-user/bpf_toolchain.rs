@@ -1,16 +1,20 @@
-//! The file in which the set-up step records the BPF compiler that it chose,
-//! shared by the step that writes it and the build script that reads it.
+//! The BPF compiler that the set-up step chose, and how it is called; shared by
+//! the step that records it and the build script that uses it.
 
 use std::{
-    fs, io,
+    env, fs, io,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
-/// Name of the file, at the top of the workspace.
+/// Name of the record, at the top of the workspace.
 pub(crate) const FILE: &str = ".bpf-toolchain.toml";
+/// The target of this machine's byte order.
+pub(crate) const TARGET: &str =
+    if cfg!(target_endian = "big") { "bpfeb-unknown-none" } else { "bpfel-unknown-none" };
 
 /// A compiler that makes BPF objects, and its linker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,12 +26,12 @@ pub(crate) struct BpfToolchain {
     pub(crate) cargo: PathBuf,
     /// Its rustc.
     pub(crate) rustc: PathBuf,
-    /// A bpf-linker of the same LLVM major version.
+    /// A bpf-linker that takes what the compiler makes.
     pub(crate) linker: PathBuf,
     /// Whether it is a stable compiler that has to be told to allow unstable
     /// options.
     pub(crate) bootstrap: bool,
-    /// The LLVM major version of both.
+    /// The LLVM major version of the compiler.
     pub(crate) llvm: u32,
 }
 
@@ -48,4 +52,73 @@ impl BpfToolchain {
         let there = [&chosen.cargo, &chosen.rustc, &chosen.linker].iter().all(|path| path.exists());
         Ok(there.then_some(chosen))
     }
+
+    /// A cargo command on the BPF crate, for a host of architecture `arch`.
+    pub(crate) fn cargo(
+        &self,
+        workspace: &Path,
+        command: &str,
+        arch: &str,
+        more: &[&str],
+    ) -> Command {
+        let home = env::var("CARGO_HOME")
+            .or_else(|_| env::var("HOME").map(|home| home + "/.cargo"))
+            .unwrap_or_default();
+        let mut flags = vec![
+            format!("--cfg=bpf_target_arch=\"{arch}\""),
+            "-Cdebuginfo=2".into(),
+            // 32-bit registers and real atomics, since Linux 5.12.
+            "-Ctarget-cpu=v3".into(),
+            format!("-Clinker={}", self.linker.display()),
+            "-Clink-arg=--btf".into(),
+            format!("--remap-path-prefix={}=limiterd", workspace.display()),
+            format!("--remap-path-prefix={home}=cargo"),
+        ];
+        if self.llvm >= 22 {
+            // x86-64 and arm64 read packets at any address; older versions of
+            // LLVM read byte by byte.
+            flags.push("-Clink-arg=--cpu-features=+allows-misaligned-mem-access".into());
+        }
+        flags.extend(more.iter().map(|flag| (*flag).to_owned()));
+        let mut cargo = Command::new(&self.cargo);
+        cargo
+            .current_dir(workspace)
+            .args([command, "--release", "--bins", "--package", "limiter-ebpf"])
+            .args(["--target", TARGET, "-Z", "build-std=core"]);
+        for (name, _) in env::vars_os() {
+            if name.to_str().is_some_and(is_for_the_host) {
+                cargo.env_remove(name);
+            }
+        }
+        cargo.env("RUSTC", &self.rustc).env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+        if self.bootstrap {
+            cargo.env("RUSTC_BOOTSTRAP", "1");
+        }
+        cargo
+    }
+}
+
+/// What cargo and rustup tell a build about the host's compiler is not for the
+/// BPF one.
+fn is_for_the_host(variable: &str) -> bool {
+    const KEPT: [&str; 3] = ["CARGO_HOME", "CARGO_NET_OFFLINE", "CARGO_BUILD_JOBS"];
+    const OTHERS: [&str; 12] = [
+        "RUSTUP_TOOLCHAIN",
+        "RUSTC_WRAPPER",
+        "RUSTC_WORKSPACE_WRAPPER",
+        "RUSTFLAGS",
+        "RUSTDOC",
+        "TARGET",
+        "HOST",
+        "PROFILE",
+        "OPT_LEVEL",
+        "DEBUG",
+        "OUT_DIR",
+        "LD_LIBRARY_PATH",
+    ];
+    let of_cargo = variable.starts_with("CARGO_")
+        && !KEPT.contains(&variable)
+        && !variable.starts_with("CARGO_HTTP_")
+        && !variable.starts_with("CARGO_REGISTR");
+    of_cargo || OTHERS.contains(&variable)
 }

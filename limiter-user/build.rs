@@ -6,7 +6,6 @@
 use std::{
     env, fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -54,70 +53,21 @@ fn main() -> Result<()> {
 fn build(workspace: &Path, toolchain: &BpfToolchain) -> Result<()> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let arch = env::var("CARGO_CFG_TARGET_ARCH")?;
-    let target = match env::var("CARGO_CFG_TARGET_ENDIAN")?.as_str() {
-        "big" => "bpfeb-unknown-none",
-        _ => "bpfel-unknown-none",
-    };
     // One directory for all profiles: the object is the same.
     let target_dir = out
         .ancestors()
-        .find(|dir| dir.ends_with("target"))
+        .find(|directory| directory.ends_with("target"))
         .map_or_else(|| out.join("bpf"), |target| target.join("bpf"));
-    let home = env::var("CARGO_HOME").or_else(|_| env::var("HOME").map(|home| home + "/.cargo"));
-    let flags = [
-        format!("--cfg=bpf_target_arch=\"{arch}\""),
-        "-Cdebuginfo=2".into(),
-        // 32-bit registers and real atomics, since Linux 5.12.
-        "-Ctarget-cpu=v3".into(),
-        format!("-Clinker={}", toolchain.linker.display()),
-        "-Clink-arg=--btf".into(),
-        // x86 and arm64 read packets at any address.
-        "-Clink-arg=--cpu-features=+allows-misaligned-mem-access".into(),
-        format!("--remap-path-prefix={}=limiterd", workspace.display()),
-        format!("--remap-path-prefix={}=cargo", home.unwrap_or_default()),
-    ];
-    let mut cargo = Command::new(&toolchain.cargo);
-    cargo
-        .current_dir(workspace)
-        .args(["build", "--release", "--bins", "--package", "limiter-ebpf"])
-        .args(["--target", target, "-Z", "build-std=core", "--target-dir"])
-        .arg(&target_dir);
-    // What cargo told us about the host's compiler is not for this one.
-    for (name, _) in env::vars_os() {
-        let inherited = name.to_str().is_some_and(|name| {
-            name.starts_with("CARGO_")
-                && !matches!(name, "CARGO_HOME" | "CARGO_NET_OFFLINE" | "CARGO_BUILD_JOBS")
-                && !name.starts_with("CARGO_HTTP_")
-                && !name.starts_with("CARGO_REGISTR")
-                || matches!(
-                    name,
-                    "RUSTUP_TOOLCHAIN"
-                        | "RUSTC_WRAPPER"
-                        | "RUSTC_WORKSPACE_WRAPPER"
-                        | "RUSTFLAGS"
-                        | "RUSTDOC"
-                        | "TARGET"
-                        | "HOST"
-                        | "PROFILE"
-                        | "OPT_LEVEL"
-                        | "DEBUG"
-                        | "OUT_DIR"
-                )
-        });
-        if inherited {
-            cargo.env_remove(name);
-        }
-    }
-    cargo.env("RUSTC", &toolchain.rustc).env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
-    if toolchain.bootstrap {
-        cargo.env("RUSTC_BOOTSTRAP", "1");
-    }
-    let output =
-        cargo.output().with_context(|| format!("cannot start {}", toolchain.cargo.display()))?;
+    let output = toolchain
+        .cargo(workspace, "build", &arch, &[])
+        .arg("--target-dir")
+        .arg(&target_dir)
+        .output()
+        .with_context(|| format!("cannot start {}", toolchain.cargo.display()))?;
     if !output.status.success() {
         let text = String::from_utf8_lossy(&output.stderr);
         let mend = if text.contains("Invalid record") {
-            "\nthe compiler and bpf-linker use different LLVM versions; remove \
+            "\nthe compiler and bpf-linker are of different LLVM versions; remove \
              .bpf-toolchain.toml and run: cargo xtask build"
         } else {
             ""
@@ -125,7 +75,7 @@ fn build(workspace: &Path, toolchain: &BpfToolchain) -> Result<()> {
         bail!("the BPF program does not build with {}\n{text}{mend}", toolchain.description);
     }
     for object in OBJECTS {
-        let from = target_dir.join(target).join("release").join(object);
+        let from = target_dir.join(bpf_toolchain::TARGET).join("release").join(object);
         fs::copy(&from, out.join(object))
             .with_context(|| format!("cannot copy {}", from.display()))?;
     }

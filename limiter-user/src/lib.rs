@@ -1,9 +1,14 @@
 //! Everything of limiterd that runs in user space.
 
+pub mod api;
+pub mod client;
 pub mod error;
 pub mod interface;
 pub mod object;
 pub mod plane;
 pub mod policies;
+pub mod preflight;
 pub mod rate;
+pub mod server;
+pub mod service;
 pub mod sizing;

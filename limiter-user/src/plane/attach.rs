@@ -88,7 +88,27 @@ pub(super) fn all(instances: &mut [Instance], pins: &Pins, wish: Wish) -> Result
     for ((instance, (interface, left)), link) in instances.iter_mut().zip(found).zip(links) {
         let (link, mode) = match (link, left) {
             (Some(made), _) => made,
-            (None, Some(left)) => (take_over(instance, left.link)?, left.mode),
+            (None, Some(left)) => {
+                let link = take_over(instance, left.link)?;
+                tracing::info!(
+                    "{}: took over from an earlier limiterd without a gap; buckets and counters \
+                     begin anew",
+                    interface.name
+                );
+                let other = match wish {
+                    Wish::Auto => false,
+                    Wish::Native => left.mode != Mode::Native,
+                    Wish::Generic => left.mode != Mode::Generic,
+                };
+                if other {
+                    tracing::warn!(
+                        "{}: stays in {} mode as before; to change it, limiterd --detach first",
+                        interface.name,
+                        left.mode
+                    );
+                }
+                (link, left.mode)
+            }
             (None, None) => return Err(Error::failed("an interface has no link")),
         };
         let link = pin(link, pins, &interface)?;

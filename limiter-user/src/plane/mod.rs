@@ -7,6 +7,7 @@
 mod attach;
 mod load;
 mod pins;
+mod reports;
 mod rules;
 
 use std::path::{Path, PathBuf};
@@ -22,7 +23,11 @@ use limiter_common::{
     verdict::{Reason, Verdict},
 };
 
-pub use self::attach::{Mode, Wish};
+pub(crate) use self::pins::require_bpf_file_system;
+pub use self::{
+    attach::{Mode, Wish},
+    reports::Reports,
+};
 use self::{pins::Pins, rules::Rules};
 use crate::{
     error::{Error, Result},
@@ -195,6 +200,12 @@ impl Plane {
             }
         }
         Ok(counts)
+    }
+
+    /// Writes what the programs report of trouble to the log, for as long as
+    /// the returned value lives. Needs a Tokio runtime.
+    pub fn forward_reports(&mut self) -> Reports {
+        Reports::forward(self.instances.iter_mut().map(|instance| &mut instance.ebpf))
     }
 
     /// Takes the protection off and removes every pin.

@@ -1,0 +1,221 @@
+//! The control tool: asks the daemon and shows what it says.
+
+mod show;
+
+use std::{
+    io::{self, IsTerminal as _, Write as _},
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
+
+use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
+use limiter_user::{
+    api::{Detached, Failure, LimitChange, SCHEMA_VERSION},
+    client::Client,
+    error::{Error, Kind, Result},
+    plane,
+};
+use serde::Serialize;
+
+/// Shows what limiterd does, and changes its limits while it runs.
+#[derive(Parser)]
+#[command(name = "limiterctl", version)]
+struct Arguments {
+    /// Control socket of the daemon
+    #[arg(
+        long,
+        global = true,
+        value_name = "PATH",
+        env = "LIMITERD_SOCKET",
+        default_value = "/run/limiterd/ctl.sock"
+    )]
+    socket: PathBuf,
+
+    /// Form of the output
+    #[arg(short, long, global = true, value_enum, default_value_t = Output::Table)]
+    output: Output,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// For people
+    Table,
+    /// One JSON document
+    Json,
+    /// One JSON document per line
+    Ndjson,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Version, interfaces, memory and health
+    Status {
+        #[command(flatten)]
+        watch: Watch,
+    },
+    /// Packets by reason and by policy
+    Stats {
+        /// Only this interface
+        #[arg(long, value_name = "NAME")]
+        iface: Option<String>,
+        /// Only this policy
+        #[arg(long, value_name = "NAME")]
+        policy: Option<String>,
+        #[command(flatten)]
+        watch: Watch,
+    },
+    /// Read and change limits
+    #[command(subcommand)]
+    Limit(Limit),
+    /// Take the protection off everywhere
+    Detach {
+        /// Pin directory of a daemon that no longer runs
+        #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/limiterd")]
+        pin_dir: PathBuf,
+    },
+    /// Print completions for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Subcommand)]
+enum Limit {
+    /// Show the limits in force
+    Show {
+        /// Only this policy
+        policy: Option<String>,
+        #[command(flatten)]
+        watch: Watch,
+    },
+    /// Change a limit; what is not named stays
+    Set {
+        /// The policy
+        policy: String,
+        /// Packets per time and source, such as 500, 2.5k/s, 90/m or 1/day
+        #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
+        rate: Option<String>,
+        /// Packets in a row that a source may send, such as 200 or 10k
+        #[arg(long, value_name = "PACKETS", allow_hyphen_values = true)]
+        burst: Option<String>,
+        /// enforce, observe or off
+        #[arg(long, value_name = "MODE")]
+        mode: Option<String>,
+    },
+}
+
+#[derive(clap::Args)]
+struct Watch {
+    /// Show again every so many seconds
+    #[arg(
+        long = "watch",
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        default_missing_value = "2",
+        value_parser = clap::value_parser!(u64).range(1..=86_400)
+    )]
+    seconds: Option<u64>,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let output = arguments.output;
+    match run(arguments).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("limiterctl: {error}");
+            if output != Output::Table {
+                // Nobody is left to tell if this fails.
+                let _ = print(&Failure::from(&error), output, |_| String::new());
+            }
+            ExitCode::from(error.kind.exit_code())
+        }
+    }
+}
+
+async fn run(arguments: Arguments) -> Result<()> {
+    let Arguments { socket, output, command } = arguments;
+    let client = Client::new(&socket);
+    match command {
+        Command::Status { watch } => {
+            watched(&watch, async || print(&client.status().await?, output, show::status)).await
+        }
+        Command::Stats { iface, policy, watch } => {
+            watched(&watch, async || {
+                let stats = client.stats(iface.as_deref(), policy.as_deref()).await?;
+                print(&stats, output, show::stats)
+            })
+            .await
+        }
+        Command::Limit(Limit::Show { policy, watch }) => {
+            watched(&watch, async || {
+                print(&client.limits(policy.as_deref()).await?, output, show::limits)
+            })
+            .await
+        }
+        Command::Limit(Limit::Set { policy, rate, burst, mode }) => {
+            let change = LimitChange { rate, burst, mode };
+            print(&client.change(&policy, &change).await?, output, show::limits)
+        }
+        Command::Detach { pin_dir } => {
+            let detached = match client.detach().await {
+                Err(error) if error.kind == Kind::Unreachable => {
+                    let _links = plane::remove_pins(&pin_dir)?;
+                    Detached { schema_version: SCHEMA_VERSION, interfaces: Vec::new() }
+                }
+                result => result?,
+            };
+            print(&detached, output, show::detached)
+        }
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "limiterctl", &mut script);
+            write(&script)
+        }
+    }
+}
+
+/// Shows once, or again and again until somebody ends it.
+async fn watched(watch: &Watch, mut show: impl AsyncFnMut() -> Result<()>) -> Result<()> {
+    let Some(seconds) = watch.seconds else {
+        return show().await;
+    };
+    let mut ticks = tokio::time::interval(Duration::from_secs(seconds));
+    loop {
+        ticks.tick().await;
+        if io::stdout().is_terminal() {
+            // Clear the screen and go to its upper left corner.
+            write(b"\x1b[2J\x1b[H")?;
+        }
+        show().await?;
+    }
+}
+
+fn print<T: Serialize>(value: &T, output: Output, table: impl Fn(&T) -> String) -> Result<()> {
+    let json = |json: serde_json::Result<String>| {
+        json.map_err(|error| Error::failed(format!("cannot write JSON: {error}")))
+    };
+    let mut text = match output {
+        Output::Table => table(value),
+        Output::Json => json(serde_json::to_string_pretty(value))?,
+        Output::Ndjson => json(serde_json::to_string(value))?,
+    };
+    text.push('\n');
+    write(text.as_bytes())
+}
+
+fn write(bytes: &[u8]) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        // Whoever read has read enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) => Err(Error::failed(format!("cannot write the output: {error}"))),
+        Ok(()) => Ok(()),
+    }
+}

@@ -1,0 +1,143 @@
+//! Answers of the daemon as text for people.
+
+use std::fmt::Write as _;
+
+use comfy_table::{CellAlignment, Table, presets};
+use limiter_user::api::{Count, Detached, Limits, Stats, Status};
+
+pub(crate) fn status(status: &Status) -> String {
+    let mut text = format!(
+        "limiterd {} is {}, up {}, rule set {}{}\n{} MiB for {} IPv4 and {} IPv6 sources\n",
+        status.version,
+        status.health,
+        duration(status.uptime_seconds),
+        status.generation,
+        if status.observe { ", observing: nothing is dropped" } else { "" },
+        status.memory.maps_bytes >> 20,
+        status.memory.max_sources,
+        status.memory.max_sources,
+    );
+    for problem in &status.problems {
+        let _ = writeln!(text, "problem: {problem}");
+    }
+    let mut table = table(&["interface", "mode", "attached", "pinned", "program"]);
+    for interface in &status.interfaces {
+        table.add_row([
+            interface.name.clone(),
+            interface.mode.clone(),
+            yes_no(interface.attached),
+            yes_no(interface.pinned),
+            interface.program_id.to_string(),
+        ]);
+    }
+    text + &table.to_string()
+}
+
+pub(crate) fn stats(stats: &Stats) -> String {
+    let mut totals = numbers(&["", "packets", "bytes"]);
+    let sums = &stats.totals;
+    for (name, count) in [
+        ("received", sums.received),
+        ("passed", sums.passed),
+        ("dropped", sums.dropped),
+        ("would drop", sums.would_drop),
+    ] {
+        totals.add_row([name.to_owned(), grouped(count.packets), grouped(count.bytes)]);
+    }
+    let mut reasons = numbers(&["reason", "packets", "bytes", "verdict"]);
+    for reason in &stats.reasons {
+        reasons.add_row([
+            reason.reason.clone(),
+            grouped(reason.packets),
+            grouped(reason.bytes),
+            reason.verdict.replace('_', " "),
+        ]);
+    }
+    let mut policies = numbers(&["policy", "passed", "dropped", "would drop"]);
+    for policy in &stats.policies {
+        let packets = |count: Count| grouped(count.packets);
+        policies.add_row([
+            policy.name.clone(),
+            packets(policy.passed),
+            packets(policy.dropped),
+            packets(policy.would_drop),
+        ]);
+    }
+    let interfaces: Vec<_> = stats.interfaces.iter().map(|it| it.name.as_str()).collect();
+    format!(
+        "{}, up {}\n{totals}\n\n{reasons}\n\n{policies}",
+        interfaces.join(", "),
+        duration(stats.uptime_seconds)
+    )
+}
+
+pub(crate) fn limits(limits: &Limits) -> String {
+    let mut table = numbers(&["policy", "rate per source", "burst", "mode"]);
+    for limit in &limits.policies {
+        table.add_row([
+            limit.name.clone(),
+            limit.rate.clone(),
+            grouped(u64::from(limit.burst)),
+            limit.mode.clone(),
+        ]);
+    }
+    table.to_string()
+}
+
+pub(crate) fn detached(detached: &Detached) -> String {
+    if detached.interfaces.is_empty() {
+        "no daemon runs; nothing of limiterd is attached any more".into()
+    } else {
+        format!("detached from {}", detached.interfaces.join(", "))
+    }
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(header);
+    table
+}
+
+/// A table whose middle columns are numbers.
+fn numbers(header: &[&str]) -> Table {
+    let mut table = table(header);
+    for (at, column) in table.column_iter_mut().enumerate().skip(1) {
+        if !matches!(header[at], "mode" | "verdict") {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+fn yes_no(yes: bool) -> String {
+    if yes { "yes" } else { "no" }.into()
+}
+
+/// 1234567 as 1,234,567.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.char_indices() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn duration(seconds: u64) -> String {
+    humantime::format_duration(std::time::Duration::from_secs(seconds)).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_grouped() {
+        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(grouped(number), text);
+        }
+    }
+}

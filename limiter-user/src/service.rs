@@ -1,0 +1,269 @@
+//! What the daemon knows and does, apart from how it is asked.
+
+use std::time::Instant;
+
+use limiter_common::{
+    stats::NO_POLICY,
+    verdict::{Reason, Verdict},
+};
+
+use crate::{
+    api::{self, SCHEMA_VERSION},
+    error::{Error, Kind, Result},
+    interface,
+    plane::{self, Attached, Plane},
+    policies::{Change, Limit, Mode, Policies},
+};
+
+/// The running shield.
+pub struct Service {
+    plane: Plane,
+    policies: Policies,
+    started: Instant,
+}
+
+impl Service {
+    /// A service over a plane on which these policies are in force.
+    #[must_use]
+    pub fn new(plane: Plane, policies: Policies) -> Self {
+        Self { plane, policies, started: Instant::now() }
+    }
+
+    /// Takes the protection off; says from which interfaces.
+    ///
+    /// # Errors
+    /// A pin cannot be removed.
+    pub fn detach(self) -> Result<Vec<String>> {
+        let names = self.plane.attached().map(|attached| attached.name).collect();
+        self.plane.detach()?;
+        Ok(names)
+    }
+
+    fn uptime(&self) -> u64 {
+        self.started.elapsed().as_secs()
+    }
+
+    /// How the shield stands.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub fn status(&self) -> Result<api::Status> {
+        let now = interface::all()?;
+        let mut problems = Vec::new();
+        let mut interfaces = Vec::new();
+        for attached in self.plane.attached() {
+            let on = is_on(&attached, &now);
+            if !on {
+                problems.push(format!("{} is gone or has another program on it", attached.name));
+            } else if attached.mode == plane::Mode::Generic {
+                problems.push(format!(
+                    "{} is protected in generic mode, several times slower than in its driver",
+                    attached.name
+                ));
+            }
+            interfaces.push(api::InterfaceStatus {
+                name: attached.name,
+                index: attached.index,
+                mode: attached.mode.name().into(),
+                attached: on,
+                pinned: true,
+                program_id: attached.program_id,
+            });
+        }
+        for (reason, packets) in self.trouble()? {
+            problems.push(format!("{packets} packets met trouble: {}", reason.name()));
+        }
+        let sizing = self.plane.sizing();
+        Ok(api::Status {
+            schema_version: SCHEMA_VERSION,
+            version: env!("CARGO_PKG_VERSION").into(),
+            object_sha256: crate::object::SHA256.unwrap_or_default().into(),
+            uptime_seconds: self.uptime(),
+            observe: self.policies.observes(),
+            interfaces,
+            generation: self.plane.generation(),
+            confirm: api::Confirm::default(),
+            memory: api::Memory { maps_bytes: sizing.maps_bytes, max_sources: sizing.max_sources },
+            health: if problems.is_empty() { "ok" } else { "degraded" }.into(),
+            problems,
+        })
+    }
+
+    /// Packets under each reason that means trouble of our own.
+    fn trouble(&self) -> Result<Vec<(Reason, u64)>> {
+        let mut trouble = Vec::new();
+        for reason in Reason::ALL.into_iter().filter(|reason| reason.is_trouble()) {
+            let mut packets = 0;
+            for at in 0..self.plane.attached().count() {
+                let counts = self.plane.counts(at, self.policy_count())?;
+                let counts = counts.into_iter().filter(|count| count.reason == reason);
+                packets += counts.map(|count| count.counter.packets).sum::<u64>();
+            }
+            if packets > 0 {
+                trouble.push((reason, packets));
+            }
+        }
+        Ok(trouble)
+    }
+
+    fn policy_count(&self) -> u32 {
+        u32::try_from(self.policies.limits().len()).unwrap_or(NO_POLICY)
+    }
+
+    /// What was counted, on one interface or all, under one policy or all.
+    ///
+    /// # Errors
+    /// There is no such interface or policy, or the kernel does not answer.
+    pub fn stats(&self, interface: Option<&str>, policy: Option<&str>) -> Result<api::Stats> {
+        if let Some(name) = policy {
+            self.policies.find(name)?;
+        }
+        let attached: Vec<_> = self.plane.attached().collect();
+        if let Some(name) = interface
+            && !attached.iter().any(|attached| attached.name == name)
+        {
+            let names: Vec<_> = attached.iter().map(|attached| attached.name.as_str()).collect();
+            return Err(Error::new(Kind::NotFound, format!("'{name}' is not protected"))
+                .hint(format!("protected are: {}", names.join(", "))));
+        }
+        let wanted = |name: &str| interface.is_none_or(|interface| interface == name);
+        let now = interface::all()?;
+        let mut stats = api::Stats {
+            schema_version: SCHEMA_VERSION,
+            uptime_seconds: self.uptime(),
+            generation: self.plane.generation(),
+            interfaces: Vec::new(),
+            totals: api::Totals::default(),
+            reasons: Vec::new(),
+            policies: Vec::new(),
+        };
+        let limits = self.policies.limits();
+        let chosen = |name: &str| policy.is_none_or(|policy| policy == name);
+        for limit in limits.iter().filter(|limit| chosen(&limit.name)) {
+            stats.policies.push(api::PolicyCount {
+                name: limit.name.clone(),
+                passed: api::Count::default(),
+                dropped: api::Count::default(),
+                would_drop: api::Count::default(),
+            });
+        }
+        for (at, attached) in attached.iter().enumerate().filter(|(_, it)| wanted(&it.name)) {
+            stats.interfaces.push(api::StatsInterface {
+                name: attached.name.clone(),
+                index: attached.index,
+                mode: attached.mode.name().into(),
+                attached: is_on(attached, &now),
+            });
+            for count in self.plane.counts(at, self.policy_count())? {
+                let name = limits.get(count.policy as usize).map(|limit| limit.name.as_str());
+                if policy.is_none() || policy == name {
+                    add(&mut stats, &count, name);
+                }
+            }
+        }
+        stats.reasons.sort_by(|a, b| {
+            (b.packets, &a.reason, &a.verdict).cmp(&(a.packets, &b.reason, &b.verdict))
+        });
+        Ok(stats)
+    }
+
+    /// The limits in force, all or one.
+    ///
+    /// # Errors
+    /// There is no policy of that name.
+    pub fn limits(&self, policy: Option<&str>) -> Result<api::Limits> {
+        let policies = match policy {
+            Some(name) => vec![shown(self.policies.find(name)?)],
+            None => self.policies.limits().iter().map(shown).collect(),
+        };
+        Ok(api::Limits { schema_version: SCHEMA_VERSION, policies })
+    }
+
+    /// Changes one limit and says how it is now.
+    ///
+    /// # Errors
+    /// There is no such policy, a value cannot be used, or nothing is changed;
+    /// what was in force then stays.
+    pub fn change(&mut self, name: &str, change: &api::LimitChange) -> Result<api::Limits> {
+        self.policies.find(name)?;
+        let change = Change {
+            rate: change.rate.as_deref().map(str::parse).transpose()?,
+            burst: change.burst.as_deref().map(str::parse).transpose()?,
+            mode: change.mode.as_deref().map(Mode::from_name).transpose()?,
+        };
+        if change == Change::default() {
+            return Err(Error::new(Kind::Invalid, "nothing is to be changed")
+                .hint("name a rate, a burst or a mode"));
+        }
+        let changed = self.policies.changed(name, change)?;
+        self.plane.set_rules(&changed.compile(self.plane.sizing().cpus)?)?;
+        self.policies = changed;
+        self.limits(Some(name))
+    }
+}
+
+fn is_on(attached: &Attached, now: &[interface::Interface]) -> bool {
+    let id = Some(attached.program_id);
+    now.iter().any(|interface| {
+        interface.index == attached.index
+            && match attached.mode {
+                plane::Mode::Native => interface.native == id,
+                plane::Mode::Generic => interface.generic == id,
+            }
+    })
+}
+
+fn add(stats: &mut api::Stats, count: &plane::Count, policy: Option<&str>) {
+    let amount = api::Count { packets: count.counter.packets, bytes: count.counter.bytes };
+    let mut unnamed = api::PolicyCount {
+        name: String::new(),
+        passed: api::Count::default(),
+        dropped: api::Count::default(),
+        would_drop: api::Count::default(),
+    };
+    let named = stats.policies.iter_mut().find(|it| Some(it.name.as_str()) == policy);
+    let policy = named.unwrap_or(&mut unnamed);
+    stats.totals.received += amount;
+    match count.verdict {
+        Verdict::Pass => {
+            stats.totals.passed += amount;
+            policy.passed += amount;
+        }
+        Verdict::Drop => {
+            stats.totals.dropped += amount;
+            policy.dropped += amount;
+        }
+        Verdict::WouldDrop => {
+            stats.totals.passed += amount;
+            stats.totals.would_drop += amount;
+            policy.passed += amount;
+            policy.would_drop += amount;
+        }
+    }
+    let (reason, verdict) = (count.reason.name(), count.verdict.name());
+    match stats.reasons.iter_mut().find(|it| it.reason == reason && it.verdict == verdict) {
+        Some(sum) => {
+            sum.packets += amount.packets;
+            sum.bytes += amount.bytes;
+        }
+        None => stats.reasons.push(api::ReasonCount {
+            reason: reason.into(),
+            verdict: verdict.into(),
+            packets: amount.packets,
+            bytes: amount.bytes,
+        }),
+    }
+}
+
+fn shown(limit: &Limit) -> api::Limit {
+    api::Limit {
+        name: limit.name.clone(),
+        mode: limit.mode.name().into(),
+        algorithm: "token-bucket".into(),
+        rate: limit.rate.to_string(),
+        rate_per_second: limit.rate.per_second(),
+        burst: limit.burst.0,
+        bandwidth_bytes_per_second: None,
+        bandwidth_burst_bytes: None,
+    }
+}

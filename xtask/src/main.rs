@@ -1,0 +1,92 @@
+//! Builds, runs and tests limiterd, and sets up first what that needs.
+
+mod doctor;
+mod install;
+mod run;
+mod setup;
+mod step;
+mod test;
+
+#[expect(dead_code, reason = "the build script uses the rest")]
+#[path = "../../limiter-user/bpf_toolchain.rs"]
+mod bpf_toolchain;
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// Builds, runs and tests limiterd, and sets up first what that needs.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Say what is there and what is missing, with the mend
+    Doctor,
+    /// Build limiterd and limiterctl into target/release
+    Build,
+    /// Show limiterd at work: in a playground, or on an interface
+    Run {
+        /// Protect this interface instead of a playground; needs root
+        #[arg(long, value_name = "NAME")]
+        iface: Option<String>,
+        /// More arguments for limiterd or the playground
+        #[arg(last = true)]
+        more: Vec<String>,
+    },
+    /// Run every test; those on the kernel need root
+    Test {
+        /// Leave out what is slow
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Measure nanoseconds per packet; needs root
+    Bench {
+        /// Arguments for the benchmark
+        #[arg(last = true)]
+        more: Vec<String>,
+    },
+    /// Install the release binaries and shell completions
+    Install {
+        /// Where to
+        #[arg(long, value_name = "DIR", default_value = "/usr/local")]
+        prefix: PathBuf,
+    },
+    /// Remove what install has put there
+    Uninstall {
+        /// Where from
+        #[arg(long, value_name = "DIR", default_value = "/usr/local")]
+        prefix: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+    match dispatch(workspace, Arguments::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cargo xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(workspace: &Path, command: Command) -> Result<()> {
+    match command {
+        Command::Doctor => doctor::doctor(workspace),
+        Command::Build => run::build(workspace),
+        Command::Run { iface, more } => run::run(workspace, iface.as_deref(), &more),
+        Command::Test { quick } => test::test(workspace, quick),
+        Command::Bench { more } => run::bench(workspace, &more),
+        Command::Install { prefix } => install::install(workspace, &prefix),
+        Command::Uninstall { prefix } => install::uninstall(&prefix),
+    }
+}

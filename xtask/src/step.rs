@@ -1,0 +1,45 @@
+//! Running other programs.
+
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+    time::Instant,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+/// Whether this process is root.
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Whether this is a run of continuous integration.
+pub(crate) fn is_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| value == "true" || value == "1")
+}
+
+/// The cargo that runs this, on the workspace, for the host.
+pub(crate) fn cargo(workspace: &Path) -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // Set in every call: a change would make the build script run again.
+    cargo.current_dir(workspace).env("LIMITER_REQUIRE_BPF", "1");
+    cargo
+}
+
+/// Runs a command under a heading, its output shown.
+pub(crate) fn run(heading: &str, command: &mut Command) -> Result<()> {
+    let start = Instant::now();
+    eprintln!("==> {heading}");
+    let status = command.status().with_context(|| format!("cannot start {command:?}"))?;
+    if !status.success() {
+        bail!("{heading}: failed ({status})");
+    }
+    eprintln!("    done in {:.1} s", start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// What a command prints, if it succeeds.
+pub(crate) fn output(command: &mut Command) -> Option<String> {
+    let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
