@@ -100,6 +100,22 @@ impl Drop for Files {
     }
 }
 
+/// Removes the sockets of a daemon that no longer runs, and their directory if
+/// nothing else is in it.
+pub fn remove_stale(socket: &Path) {
+    for path in [socket, &read_only_sibling(socket)] {
+        let dead = UnixStream::connect(path)
+            .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
+        if dead {
+            remove(path);
+        }
+    }
+    if let Some(directory) = socket.parent().filter(|it| it.ends_with("limiterd")) {
+        // Not if something else is in it, or it is not there.
+        let _ = std::fs::remove_dir(directory);
+    }
+}
+
 fn remove(path: &Path) {
     if let Err(error) = std::fs::remove_file(path)
         && error.kind() != ErrorKind::NotFound

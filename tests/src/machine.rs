@@ -124,7 +124,7 @@ impl Clock for Machine {
     }
 
     fn tick(&self) -> u32 {
-        u32::try_from(self.now_ns.get() / self.tick_ns & 0xffff_ffff).unwrap_or(0)
+        u32::try_from((self.now_ns.get() / self.tick_ns) & 0xffff_ffff).unwrap_or(0)
     }
 }
 

@@ -7,7 +7,6 @@ mod setup;
 mod step;
 mod test;
 
-#[expect(dead_code, reason = "the build script uses the rest")]
 #[path = "../../limiter-user/bpf_toolchain.rs"]
 mod bpf_toolchain;
 

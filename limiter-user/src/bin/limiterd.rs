@@ -240,7 +240,9 @@ async fn detach(arguments: &Arguments) -> Result<()> {
         Err(error) if error.kind == Kind::Unreachable => {}
         Err(error) => return Err(error),
     }
-    match plane::remove_pins(&arguments.pin_dir)? {
+    let links = plane::remove_pins(&arguments.pin_dir)?;
+    server::remove_stale(&arguments.socket);
+    match links {
         0 => tracing::info!("nothing of limiterd (ABI {ABI_VERSION} or another) is attached"),
         links => tracing::info!("detached from {links} interfaces"),
     }

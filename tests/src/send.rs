@@ -1,0 +1,108 @@
+//! A generator of frames: so many, at such a pace, and no more.
+
+use std::{
+    ffi::CString,
+    io,
+    mem::MaybeUninit,
+    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+    time::{Duration, Instant},
+};
+
+/// Frames handed to the kernel at once.
+const BATCH: usize = 32;
+/// No generator runs longer, whatever it was asked for.
+const MOST_TIME: Duration = Duration::from_secs(60);
+
+/// What to send.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// The frame; all are the same.
+    pub frame: Vec<u8>,
+    /// How many.
+    pub count: u64,
+    /// How many per second.
+    pub per_second: u64,
+}
+
+/// What was sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Sent {
+    /// Frames that the kernel took.
+    pub frames: u64,
+    /// From the first to the last.
+    pub time: Duration,
+}
+
+/// Sends from the calling thread's network namespace until the load is sent or
+/// `stop` says so.
+///
+/// # Errors
+/// No such interface, no privilege, or the interface goes away.
+pub fn send(interface: &str, load: &Load, stop: impl Fn() -> bool) -> io::Result<Sent> {
+    let socket = open(interface)?;
+    let start = Instant::now();
+    let mut frames = 0;
+    while frames < load.count && start.elapsed() < MOST_TIME && !stop() {
+        // Behind the pace by as many as are due now.
+        let due = start.elapsed().as_micros() * u128::from(load.per_second) / 1_000_000 + 1;
+        let due = u64::try_from(due).unwrap_or(u64::MAX).min(load.count);
+        if due <= frames {
+            std::thread::sleep(Duration::from_micros(200));
+            continue;
+        }
+        let batch = usize::try_from(due - frames).unwrap_or(BATCH).min(BATCH);
+        frames += send_batch(&socket, &load.frame, batch)?;
+    }
+    Ok(Sent { frames, time: start.elapsed() })
+}
+
+fn open(interface: &str) -> io::Result<OwnedFd> {
+    // SAFETY: takes three integers.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just made, and owned by nobody else.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let name = CString::new(interface)?;
+    // SAFETY: a string that ends in a zero.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    if index == 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: integers and an array of them; all zero is a value.
+    let mut address: libc::sockaddr_ll = unsafe { MaybeUninit::zeroed().assume_init() };
+    address.sll_family = u16::try_from(libc::AF_PACKET).map_err(io::Error::other)?;
+    address.sll_ifindex = i32::try_from(index).map_err(io::Error::other)?;
+    let length = u32::try_from(size_of_val(&address)).map_err(io::Error::other)?;
+    // SAFETY: an address of the stated length.
+    let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
+    if bound != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(socket)
+}
+
+/// Sends `count` copies, at most [`BATCH`]; says how many the kernel took.
+fn send_batch(socket: &OwnedFd, frame: &[u8], count: usize) -> io::Result<u64> {
+    let mut bytes =
+        libc::iovec { iov_base: frame.as_ptr().cast_mut().cast(), iov_len: frame.len() };
+    // SAFETY: integers and pointers; all zero is a value.
+    let mut messages: [libc::mmsghdr; BATCH] = unsafe { MaybeUninit::zeroed().assume_init() };
+    for message in &mut messages {
+        message.msg_hdr.msg_iov = &raw mut bytes;
+        message.msg_hdr.msg_iovlen = 1;
+    }
+    let count = u32::try_from(count.min(BATCH)).unwrap_or(0);
+    // SAFETY: the messages and what they point to outlive the call, which only
+    // reads the frame.
+    let sent = unsafe { libc::sendmmsg(socket.as_raw_fd(), messages.as_mut_ptr(), count, 0) };
+    match u64::try_from(sent) {
+        Ok(sent) => Ok(sent),
+        Err(_) => match io::Error::last_os_error() {
+            // The queue is full: as a flood does, we try again.
+            error if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(0),
+            error => Err(error),
+        },
+    }
+}
