@@ -53,6 +53,10 @@ impl BpfToolchain {
         Ok(there.then_some(chosen))
     }
 
+    fn sysroot(&self) -> &Path {
+        self.rustc.ancestors().nth(2).unwrap_or(Path::new("/"))
+    }
+
     /// A cargo command on the BPF crate, for a host of architecture `arch`.
     pub(crate) fn cargo(
         &self,
@@ -71,8 +75,11 @@ impl BpfToolchain {
             "-Ctarget-cpu=v3".into(),
             format!("-Clinker={}", self.linker.display()),
             "-Clink-arg=--btf".into(),
+            // Paths of this machine are not for the object: it is the same from
+            // every checkout.
             format!("--remap-path-prefix={}=limiterd", workspace.display()),
             format!("--remap-path-prefix={home}=cargo"),
+            format!("--remap-path-prefix={}=rust", self.sysroot().display()),
         ];
         if self.llvm >= 22 {
             // x86-64 and arm64 read packets at any address; older versions of
@@ -90,7 +97,12 @@ impl BpfToolchain {
                 cargo.env_remove(name);
             }
         }
-        cargo.env("RUSTC", &self.rustc).env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+        cargo
+            .env("RUSTC", &self.rustc)
+            .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
+            // Empty, so that none is taken from the user's configuration either.
+            .env("RUSTC_WRAPPER", "")
+            .env("RUSTC_WORKSPACE_WRAPPER", "");
         if self.bootstrap {
             cargo.env("RUSTC_BOOTSTRAP", "1");
         }
@@ -102,10 +114,9 @@ impl BpfToolchain {
 /// BPF one.
 fn is_for_the_host(variable: &str) -> bool {
     const KEPT: [&str; 3] = ["CARGO_HOME", "CARGO_NET_OFFLINE", "CARGO_BUILD_JOBS"];
-    const OTHERS: [&str; 12] = [
+    const OTHERS: [&str; 11] = [
         "RUSTUP_TOOLCHAIN",
-        "RUSTC_WRAPPER",
-        "RUSTC_WORKSPACE_WRAPPER",
+        "RUSTC_LINKER",
         "RUSTFLAGS",
         "RUSTDOC",
         "TARGET",

@@ -66,12 +66,9 @@ fn build(workspace: &Path, toolchain: &BpfToolchain) -> Result<()> {
         .with_context(|| format!("cannot start {}", toolchain.cargo.display()))?;
     if !output.status.success() {
         let text = String::from_utf8_lossy(&output.stderr);
-        let mend = if text.contains("Invalid record") {
-            "\nthe compiler and bpf-linker are of different LLVM versions; remove \
-             .bpf-toolchain.toml and run: cargo xtask build"
-        } else {
-            ""
-        };
+        let mend = mend(&text).map_or_else(String::new, |reason| {
+            format!("\n{reason}: remove {} and run: cargo xtask build", bpf_toolchain::FILE)
+        });
         bail!("the BPF program does not build with {}\n{text}{mend}", toolchain.description);
     }
     for object in OBJECTS {
@@ -84,4 +81,16 @@ fn build(workspace: &Path, toolchain: &BpfToolchain) -> Result<()> {
     println!("cargo:rustc-env=LIMITER_OBJECT_SHA256={digest}");
     println!("cargo:rustc-cfg=bpf_object");
     Ok(())
+}
+
+/// What is wrong with the toolchain, if not the program is at fault.
+fn mend(text: &str) -> Option<&'static str> {
+    const FAULTS: [(&str, &str); 4] = [
+        ("Invalid record", "the compiler and bpf-linker are of different LLVM versions"),
+        ("can't find crate for `core`", "the compiler has lost its library's source"),
+        ("library/Cargo.lock", "the compiler has lost its library's source"),
+        ("error: linker `", "bpf-linker does not start"),
+    ];
+    let fault = FAULTS.iter().find(|(symptom, _)| text.contains(symptom))?;
+    Some(fault.1)
 }

@@ -16,6 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Daemon {
     host: Host,
     process: Running,
+    /// `--socket PATH` for limiterctl, if the daemon was given one.
+    socket: String,
 }
 
 impl Daemon {
@@ -27,7 +29,11 @@ impl Daemon {
     pub fn start(host: &Host, arguments: &str) -> Self {
         let mut command = host.command(binary("limiterd"));
         command.args(arguments.split_whitespace()).stderr(Stdio::piped());
-        let mut daemon = Self { host: host.clone(), process: Running::start(&mut command) };
+        let socket = arguments.split_once("--socket ").map_or_else(String::new, |(_, rest)| {
+            format!("--socket {} ", rest.split_whitespace().next().unwrap_or_default())
+        });
+        let process = Running::start(&mut command);
+        let mut daemon = Self { host: host.clone(), process, socket };
         let start = Instant::now();
         while !daemon.ctl("status").status.success() {
             let ended = daemon.process.child().try_wait().expect("the process").is_some();
@@ -43,7 +49,7 @@ impl Daemon {
     /// Runs limiterctl on the daemon's host.
     #[must_use]
     pub fn ctl(&self, arguments: &str) -> Output {
-        ctl(&self.host, arguments)
+        ctl(&self.host, &format!("{}{arguments}", self.socket))
     }
 
     /// Runs limiterctl and expects success; gives what it printed.

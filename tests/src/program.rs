@@ -46,6 +46,24 @@ impl Runner {
         let result = self.0.test_run(options).expect("BPF_PROG_TEST_RUN");
         Run { action: result.return_value, ns: result.duration.as_nanos() as f64 }
     }
+
+    /// The program's descriptor.
+    ///
+    /// # Panics
+    /// Never: it is loaded.
+    #[must_use]
+    pub fn fd(&self) -> &aya::programs::ProgramFd {
+        self.0.fd().expect("a loaded program")
+    }
+
+    /// What the kernel says of the program.
+    ///
+    /// # Panics
+    /// If it says nothing.
+    #[must_use]
+    pub fn info(&self) -> aya::programs::ProgramInfo {
+        self.0.info().expect("a loaded program")
+    }
 }
 
 /// What one run of the program came to.

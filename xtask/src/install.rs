@@ -9,7 +9,10 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use crate::{run, step::output};
+use crate::{
+    run::{self, Profile},
+    step::output,
+};
 
 const BINARIES: [&str; 2] = ["limiterd", "limiterctl"];
 /// Shell, and where its completions go below the prefix.
@@ -21,7 +24,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
 
 /// Builds and installs below `prefix`.
 pub(crate) fn install(workspace: &Path, prefix: &Path) -> Result<()> {
-    run::build(workspace)?;
+    run::build(workspace, Profile::Release)?;
     let built = workspace.join("target/release");
     for binary in BINARIES {
         let bytes = fs::read(built.join(binary))?;

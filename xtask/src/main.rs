@@ -1,7 +1,10 @@
 //! Builds, runs and tests limiterd, and sets up first what that needs.
 
+mod apt;
+mod compiler;
 mod doctor;
 mod install;
+mod linker;
 mod run;
 mod setup;
 mod step;
@@ -17,6 +20,7 @@ use std::{
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use run::Profile;
 
 /// Builds, runs and tests limiterd, and sets up first what that needs.
 #[derive(Parser)]
@@ -31,7 +35,11 @@ enum Command {
     /// Say what is there and what is missing, with the mend
     Doctor,
     /// Build limiterd and limiterctl into target/release
-    Build,
+    Build {
+        /// Build into target/debug instead
+        #[arg(long)]
+        debug: bool,
+    },
     /// Show limiterd at work: in a playground, or on an interface
     Run {
         /// Protect this interface instead of a playground; needs root
@@ -81,7 +89,9 @@ fn main() -> ExitCode {
 fn dispatch(workspace: &Path, command: Command) -> Result<()> {
     match command {
         Command::Doctor => doctor::doctor(workspace),
-        Command::Build => run::build(workspace),
+        Command::Build { debug } => {
+            run::build(workspace, if debug { Profile::Debug } else { Profile::Release })
+        }
         Command::Run { iface, more } => run::run(workspace, iface.as_deref(), &more),
         Command::Test { quick } => test::test(workspace, quick),
         Command::Bench { more } => run::bench(workspace, &more),

@@ -1,6 +1,7 @@
 //! Running other programs.
 
 use std::{
+    os::unix::process::CommandExt as _,
     path::Path,
     process::{Command, Stdio},
     time::Instant,
@@ -36,6 +37,11 @@ pub(crate) fn run(heading: &str, command: &mut Command) -> Result<()> {
     }
     eprintln!("    done in {:.1} s", start.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// Becomes another program, so that signals reach it; returns only on failure.
+pub(crate) fn become_program(command: &mut Command) -> Result<()> {
+    Err(command.exec()).with_context(|| format!("cannot start {}", command.get_program().display()))
 }
 
 /// What a command prints, if it succeeds.

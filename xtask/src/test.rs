@@ -5,6 +5,9 @@ use std::{path::Path, time::Instant};
 use anyhow::{Result, bail};
 
 use crate::{
+    apt,
+    bpf_toolchain::BpfToolchain,
+    run::{self, Profile},
     setup,
     step::{self, cargo, is_ci, is_root},
 };
@@ -17,6 +20,38 @@ pub(crate) const TOOLS: [(&str, &str); 4] =
 pub(crate) fn test(workspace: &Path, quick: bool) -> Result<()> {
     let start = Instant::now();
     let toolchain = setup::ensure(workspace)?;
+    setup::ensure_lints(workspace)?;
+    let obstacle = obstacle_to_the_kernel()?;
+    if let Some(obstacle) = &obstacle
+        && is_ci()
+    {
+        bail!("the tests on the kernel must run here, but {obstacle}");
+    }
+    without_privileges(workspace, &toolchain)?;
+    if obstacle.is_none() {
+        on_the_kernel(workspace, quick)?;
+    }
+    let seconds = start.elapsed().as_secs();
+    match obstacle {
+        None => println!("all tiers passed in {seconds} s"),
+        Some(obstacle) => println!(
+            "the tiers that need no root passed in {seconds} s; THE TESTS ON THE KERNEL AND ON \
+             TRAFFIC DID NOT RUN: {obstacle}"
+        ),
+    }
+    Ok(())
+}
+
+/// Why the tests on the kernel cannot run, after an attempt to mend it.
+fn obstacle_to_the_kernel() -> Result<Option<String>> {
+    if !is_root() {
+        return Ok(Some("they need root".to_owned()));
+    }
+    let missing = apt::ensure(&TOOLS)?;
+    Ok((!missing.is_empty()).then(|| format!("packages are missing: {}", missing.join(" "))))
+}
+
+fn without_privileges(workspace: &Path, toolchain: &BpfToolchain) -> Result<()> {
     step::run("formatting", cargo(workspace).args(["fmt", "--all", "--check"]))?;
     step::run(
         "lints",
@@ -42,44 +77,16 @@ pub(crate) fn test(workspace: &Path, quick: bool) -> Result<()> {
         "packet table on the core",
         cargo(workspace).args(["test", "--package", "limiter-tests", "--lib", "--test", "core"]),
     )?;
-    step::run(
-        "release binaries",
-        cargo(workspace).args(["build", "--release", "--package", "limiter-user"]),
-    )?;
-    let on_the_kernel = on_the_kernel(workspace, quick)?;
-    let seconds = start.elapsed().as_secs();
-    if on_the_kernel {
-        println!("all tiers passed in {seconds} s");
-    } else {
-        println!("the tiers that need no root passed in {seconds} s; THE OTHERS DID NOT RUN");
-    }
-    Ok(())
+    run::build(workspace, Profile::Release)
 }
 
-/// The tiers that need root; says whether they ran.
-fn on_the_kernel(workspace: &Path, quick: bool) -> Result<bool> {
-    let mut obstacle = None;
-    if !is_root() {
-        obstacle = Some("this is not root".to_owned());
-    } else {
-        let missing = setup::ensure_programs(&TOOLS)?;
-        if !missing.is_empty() {
-            obstacle = Some(format!("these packages are missing: {}", missing.join(" ")));
-        }
-    }
-    if let Some(obstacle) = obstacle {
-        if is_ci() {
-            bail!("the tests on the kernel must run here, but {obstacle}");
-        }
-        eprintln!("==> THE TESTS ON THE KERNEL AND ON TRAFFIC DO NOT RUN: {obstacle}");
-        return Ok(false);
-    }
+/// The tiers that need root.
+fn on_the_kernel(workspace: &Path, quick: bool) -> Result<()> {
     let mut tests = cargo(workspace);
     tests.args(["test", "--release", "--package", "limiter-tests", "--tests"]);
     if quick {
         tests.env("LIMITER_QUICK", "1");
     }
     // One at a time: they measure rates.
-    step::run("program, traffic and command line", tests.args(["--", "--test-threads=1"]))?;
-    Ok(true)
+    step::run("program, traffic and command line", tests.args(["--", "--test-threads=1"]))
 }

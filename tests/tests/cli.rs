@@ -1,0 +1,487 @@
+//! The built binaries, as a user and a script see them.
+
+use std::{
+    io::{Read as _, Write as _},
+    os::unix::process::CommandExt as _,
+    process::{Output, Stdio},
+    time::Duration,
+};
+
+use aya::programs::{Xdp, XdpMode};
+use limiter_tests::{
+    daemon::{Daemon, ctl},
+    host::{Host, Running, binary},
+    net::IFACE,
+};
+use limiter_user::object;
+use serde_json::Value;
+
+/// A host with one interface that leads to another host.
+fn host() -> (Host, Host) {
+    let (host, other) = (Host::new(), Host::new());
+    host.connect(IFACE, &other, IFACE);
+    (host, other)
+}
+
+fn limiterd(host: &Host, arguments: &str) -> Output {
+    let mut command = host.command(binary("limiterd"));
+    command.args(arguments.split_whitespace()).output().expect("limiterd")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Checks exit code and message, and that nothing is left of the start.
+fn refused(host: &Host, arguments: &str, code: i32, words: &[&str]) {
+    let output = limiterd(host, arguments);
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(code), "limiterd {arguments}: {message}");
+    for word in words {
+        assert!(message.contains(word), "limiterd {arguments}: '{word}' is not in: {message}");
+    }
+    assert!(!message.contains("panicked"), "{message}");
+    if code != 2 {
+        assert_eq!(message.trim_end().lines().count(), 1, "one sentence: {message}");
+    }
+    assert_eq!(left_over(host), "", "limiterd {arguments}");
+}
+
+fn left_over(host: &Host) -> String {
+    let files = host.run("find /sys/fs/bpf /run -mindepth 1 ! -name *.debug").stdout;
+    let links = stdout(&host.run("ip -d link"));
+    let programs = if links.contains("prog/xdp") { links } else { String::new() };
+    String::from_utf8_lossy(&files).into_owned() + &programs
+}
+
+#[test]
+fn nonsense_is_refused_with_a_mend() {
+    let (host, _other) = host();
+    for (arguments, code, words) in [
+        ("--iface nope0", 3, &["nope0", "there are", IFACE][..]),
+        ("--iface this-name-is-too-long-for-one", 3, &["this-name-is-too-long"]),
+        ("--iface ../../etc", 3, &["../../etc"]),
+        ("--iface eth0 --iface nope0", 3, &["nope0"]),
+        ("--iface eth0 --rate 0", 6, &["'0'", "1/day", "10M/s"]),
+        ("--iface eth0 --rate -5", 6, &["'-5'", "2.5k/s"]),
+        ("--iface eth0 --rate 1e30", 6, &["'1e30'"]),
+        ("--iface eth0 --rate fast", 6, &["'fast'", "500"]),
+        ("--iface eth0 --rate nan", 6, &["'nan'"]),
+        ("--iface eth0 --rate 11M/s", 6, &["'11M/s'", "10M/s"]),
+        ("--iface eth0 --rate 1k --burst 0", 6, &["'0'", "between 1 and 4294967295"]),
+        ("--iface eth0 --rate 1k --burst -1", 6, &["'-1'", "whole number"]),
+        ("--iface eth0 --rate 1k --burst 5000000000", 6, &["5000000000", "4294967295"]),
+        ("--iface eth0 --max-sources 5", 6, &["1024", "16777216"]),
+        ("--iface eth0 --max-sources many", 6, &["'many'"]),
+        ("--iface eth0 --max-sources -1", 6, &["'-1'"]),
+        ("--iface eth0 --burst 5", 2, &["--rate"]),
+        ("--iface eth0 --xdp-mode quick", 2, &["native", "generic"]),
+        ("--bogus", 2, &["--bogus"]),
+        ("", 2, &["--iface"]),
+        ("--iface eth0 --pin-dir /run/pins", 1, &["/run/pins", "mount -t bpf"]),
+        ("--iface eth0 --socket /proc/no/ctl.sock", 1, &["/proc/no", "--socket"]),
+        ("--iface eth0 --socket /run/x/ro.sock", 6, &["ro.sock"]),
+    ] {
+        refused(&host, arguments, code, words);
+    }
+    let empty = host.command(binary("limiterd")).args(["--iface", "eth0", "--rate", ""]).output();
+    assert_eq!(empty.expect("limiterd").status.code(), Some(6));
+}
+
+#[test]
+fn what_the_host_lacks_is_named() {
+    let (host, _other) = host();
+    // Not root.
+    let mut command = host.command(binary("limiterd"));
+    // SAFETY: between fork and exec only a system call is made.
+    unsafe {
+        command.pre_exec(|| {
+            let nobody = rustix::process::Uid::from_raw(65_534);
+            Ok(rustix::thread::set_thread_uid(nobody)?)
+        });
+    }
+    let output = command.args(["--iface", IFACE]).output().expect("limiterd");
+    assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+    assert!(stderr(&output).contains("root"), "{}", stderr(&output));
+
+    // No driver mode on a loopback interface.
+    refused(&host, "--iface lo --xdp-mode native", 1, &["lo", "native", "--xdp-mode auto"]);
+    // The second interface cannot, so the first is not attached either.
+    refused(&host, "--iface eth0 --iface lo --xdp-mode native", 1, &["lo"]);
+
+    // Somebody else's program.
+    let foreign = host.call(|| {
+        let mut ebpf = aya::Ebpf::load(object::BENCH.expect("the objects")).expect("loading");
+        let program: &mut Xdp =
+            ebpf.program_mut("bare_drop").expect("there").try_into().expect("XDP");
+        program.load().expect("loading");
+        program.attach(IFACE, XdpMode::Driver).expect("attaching");
+        ebpf
+    });
+    let output = limiterd(&host, "--iface eth0");
+    assert_eq!(output.status.code(), Some(1));
+    for word in ["eth0 already has", "'bare_drop'", "xdp off"] {
+        assert!(stderr(&output).contains(word), "{}", stderr(&output));
+    }
+    drop(foreign);
+    assert_eq!(left_over(&host), "");
+
+    // No BPF file system.
+    host.call(|| rustix::mount::unmount("/sys/fs/bpf", rustix::mount::UnmountFlags::empty()))
+        .expect("unmounting");
+    refused(&host, "--iface eth0", 1, &["mount -t bpf bpf /sys/fs/bpf"]);
+}
+
+#[test]
+fn a_second_daemon_is_refused_and_the_first_goes_on() {
+    let (host, _other) = host();
+    let daemon = Daemon::start(&host, "--iface eth0");
+    let output = limiterd(&host, "--iface eth0 --socket /run/other/ctl.sock");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("another limiterd"), "{}", stderr(&output));
+    let output = limiterd(&host, "--iface eth0 --pin-dir /sys/fs/bpf/other");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("another limiterd"), "{}", stderr(&output));
+    let output =
+        limiterd(&host, "--iface eth0 --pin-dir /sys/fs/bpf/other --socket /run/other/ctl.sock");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("another --pin-dir"), "{}", stderr(&output));
+    assert!(daemon.status().interfaces[0].attached);
+    assert!(daemon.stop().status.success());
+    assert_eq!(left_over(&host), "");
+}
+
+#[test]
+fn jumbo_frames_keep_native_mode() {
+    let (host, other) = host();
+    host.ip("link set eth0 mtu 9000");
+    other.ip("link set eth0 mtu 9000");
+    let daemon = Daemon::start(&host, "--iface eth0 --xdp-mode native");
+    assert_eq!(daemon.status().interfaces[0].mode, "native");
+}
+
+#[test]
+fn auto_falls_back_loudly() {
+    let (host, _other) = host();
+    let daemon = Daemon::start(&host, "--iface lo");
+    let status = daemon.status();
+    assert_eq!(status.interfaces[0].mode, "generic");
+    assert_eq!(status.health, "degraded");
+    assert!(status.problems[0].contains("generic"), "{:?}", status.problems);
+    let log = stderr(&daemon.stop());
+    assert!(log.contains("WARN") && log.contains("generic"), "{log}");
+    assert_eq!(left_over(&host), "");
+}
+
+/// Checks that a value has these fields, each of its type: `n` number, `s`
+/// string, `b` boolean, `a` array, `o` object, `0` null.
+fn has(value: &Value, fields: &[(&str, char)]) {
+    for (name, kind) in fields {
+        let field = value.pointer(name).unwrap_or_else(|| panic!("{name} is not in {value:#}"));
+        let right = match kind {
+            'n' => field.is_number(),
+            's' => field.is_string(),
+            'b' => field.is_boolean(),
+            'a' => field.is_array(),
+            'o' => field.is_object(),
+            '0' => field.is_null(),
+            _ => false,
+        };
+        assert!(right, "{name} is {field}");
+    }
+}
+
+#[test]
+fn json_holds_the_fields_that_scripts_rely_on() {
+    let (host, other) = host();
+    host.ip("addr add 198.18.0.1/24 dev eth0");
+    other.ip("addr add 198.18.0.2/24 dev eth0");
+    let daemon = Daemon::start(&host, "--iface eth0 --rate 10k --burst 5k");
+    other.run("ping -c 3 -i 0.01 198.18.0.1");
+    let json = |arguments: &str| -> Value {
+        serde_json::from_str(&daemon.ask(&format!("-o json {arguments}"))).expect("JSON")
+    };
+    let status = json("status");
+    has(
+        &status,
+        &[
+            ("/schema_version", 'n'),
+            ("/version", 's'),
+            ("/uptime_seconds", 'n'),
+            ("/interfaces/0/name", 's'),
+            ("/interfaces/0/index", 'n'),
+            ("/interfaces/0/mode", 's'),
+            ("/interfaces/0/attached", 'b'),
+            ("/interfaces/0/pinned", 'b'),
+            ("/interfaces/0/program_id", 'n'),
+            ("/generation", 'n'),
+            ("/confirm/pending", 'b'),
+            ("/confirm/deadline_seconds", '0'),
+            ("/memory/maps_bytes", 'n'),
+            ("/memory/max_sources", 'n'),
+            ("/health", 's'),
+            ("/problems", 'a'),
+        ],
+    );
+    assert_eq!((&status["schema_version"], &status["health"]), (&1.into(), &"ok".into()));
+    let stats = json("stats");
+    has(
+        &stats,
+        &[
+            ("/schema_version", 'n'),
+            ("/uptime_seconds", 'n'),
+            ("/generation", 'n'),
+            ("/interfaces/0/name", 's'),
+            ("/interfaces/0/index", 'n'),
+            ("/interfaces/0/mode", 's'),
+            ("/interfaces/0/attached", 'b'),
+            ("/reasons/0/reason", 's'),
+            ("/reasons/0/verdict", 's'),
+            ("/reasons/0/packets", 'n'),
+            ("/reasons/0/bytes", 'n'),
+            ("/policies/0/name", 's'),
+        ],
+    );
+    for sum in ["received", "passed", "dropped", "would_drop"] {
+        let place = format!("/totals/{sum}");
+        has(&stats, &[(&format!("{place}/packets"), 'n'), (&format!("{place}/bytes"), 'n')]);
+    }
+    for sum in ["passed", "dropped", "would_drop"] {
+        let place = format!("/policies/0/{sum}");
+        has(&stats, &[(&format!("{place}/packets"), 'n'), (&format!("{place}/bytes"), 'n')]);
+    }
+    let limits = json("limit show default");
+    has(
+        &limits,
+        &[
+            ("/policies/0/name", 's'),
+            ("/policies/0/mode", 's'),
+            ("/policies/0/algorithm", 's'),
+            ("/policies/0/rate_per_second", 'n'),
+            ("/policies/0/burst", 'n'),
+            ("/policies/0/bandwidth_bytes_per_second", '0'),
+            ("/policies/0/bandwidth_burst_bytes", '0'),
+        ],
+    );
+    let limit = &limits["policies"][0];
+    assert_eq!(limit["rate_per_second"], 10_000.0);
+    assert_eq!((&limit["burst"], &limit["name"]), (&5_000.into(), &"default".into()));
+    assert_eq!(limit["algorithm"], "token-bucket");
+
+    // One line a document.
+    let lines = daemon.ask("-o ndjson status");
+    assert_eq!(lines.lines().count(), 1);
+    // Filters.
+    assert_eq!(json("stats --iface eth0 --policy default")["policies"][0]["name"], "default");
+    for (arguments, word) in [("stats --iface eth9", "eth0"), ("stats --policy no", "default")] {
+        let output = daemon.ctl(arguments);
+        assert_eq!(output.status.code(), Some(3), "{arguments}");
+        assert!(stderr(&output).contains(word), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn limits_are_changed_or_refused_whole() {
+    let (host, _other) = host();
+    let daemon = Daemon::start(&host, "--iface eth0 --rate 1k --burst 2k");
+    let limit = || daemon.limits().policies.remove(0);
+    let _answer = daemon.ask("limit set default --rate 90/m");
+    assert_eq!((limit().rate_per_second, limit().burst), (1.5, 2_000));
+    let _answer = daemon.ask("limit set default --burst 7 --mode observe");
+    let now = limit();
+    assert_eq!((now.rate_per_second, now.burst, now.mode.as_str()), (1.5, 7, "observe"));
+    for (arguments, code, word) in [
+        ("limit set default --rate fast", 6, "fast"),
+        ("limit set default --rate 0", 6, "1/day"),
+        ("limit set default --rate -5", 6, "-5"),
+        ("limit set default --rate 1e30", 6, "1e30"),
+        ("limit set default --burst 0", 6, "'0'"),
+        ("limit set default --mode maybe", 6, "observe"),
+        // The rate is good; it must not be kept.
+        ("limit set default --rate 5k --burst 0", 6, "'0'"),
+        ("limit set default", 6, "rate"),
+        ("limit set other --rate 5", 3, "default"),
+        ("limit show other", 3, "default"),
+        ("limit set a/b%2e --rate 5", 3, "a/b%2e"),
+        ("limit set", 2, "POLICY"),
+        ("limits", 2, "limit"),
+        ("status --watch 0", 2, "0"),
+    ] {
+        let output = daemon.ctl(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments}: {}", stderr(&output));
+        assert!(stderr(&output).contains(word), "{arguments}: {}", stderr(&output));
+        assert_eq!(limit(), now, "{arguments} changed something");
+    }
+    assert_eq!(daemon.status().generation, 3);
+    // A script gets the error as JSON as well.
+    let output = daemon.ctl("-o json limit set default --rate fast");
+    let error: Value = serde_json::from_str(&stdout(&output)).expect("JSON");
+    has(&error, &[("/error/code", 's'), ("/error/message", 's'), ("/error/hint", '0')]);
+    assert_eq!(error["error"]["code"], "invalid");
+
+    let log = stderr(&daemon.stop());
+    let changes: Vec<_> = log.lines().filter(|line| line.contains("limit changed")).collect();
+    assert_eq!(changes.len(), 2, "{log}");
+    assert!(changes[0].contains("uid=0") && changes[0].contains("pid="), "{log}");
+}
+
+#[test]
+fn sockets_answer_those_who_may_ask() {
+    let (host, _other) = host();
+    let output = ctl(&host, "status");
+    assert_eq!(output.status.code(), Some(4));
+    assert!(stderr(&output).contains("start limiterd"), "{}", stderr(&output));
+
+    let daemon = Daemon::start(&host, "--iface eth0 --socket /run/here/my.sock");
+    assert!(daemon.status().interfaces[0].pinned);
+    let read_only = "/run/here/ro.sock";
+    for arguments in ["status", "stats", "limit show"] {
+        assert_eq!(daemon_at(&host, read_only, arguments).status.code(), Some(0));
+    }
+    for arguments in ["limit set udp --rate 5", "detach"] {
+        let output = daemon_at(&host, read_only, arguments);
+        assert_eq!(output.status.code(), Some(5), "{arguments}");
+        assert!(stderr(&output).contains("reading only"), "{}", stderr(&output));
+    }
+    let modes = stdout(&host.run("stat -c %a:%U /run/here/my.sock /run/here/ro.sock"));
+    assert_eq!(modes, "660:root\n666:root\n");
+    // By the environment.
+    let mut command = host.command(binary("limiterctl"));
+    command.env("LIMITERD_SOCKET", "/run/here/my.sock").arg("status");
+    assert!(command.output().expect("limiterctl").status.success());
+    // A stranger may look and not touch.
+    for (socket, code) in [("/run/here/my.sock", 5), (read_only, 0)] {
+        let mut command = host.command(binary("limiterctl"));
+        // SAFETY: between fork and exec only a system call is made.
+        unsafe {
+            command.pre_exec(|| {
+                let nobody = rustix::process::Uid::from_raw(65_534);
+                let group = rustix::process::Gid::from_raw(65_534);
+                rustix::thread::set_thread_groups(&[])?;
+                rustix::thread::set_thread_gid(group)?;
+                Ok(rustix::thread::set_thread_uid(nobody)?)
+            });
+        }
+        let output = command.args(["--socket", socket, "status"]).output().expect("limiterctl");
+        assert_eq!(output.status.code(), Some(code), "{socket}: {}", stderr(&output));
+    }
+    assert!(daemon_at(&host, "/run/here/my.sock", "detach").status.success());
+    assert!(daemon.wait().status.success());
+    assert_eq!(left_over(&host), "");
+}
+
+fn daemon_at(host: &Host, socket: &str, arguments: &str) -> Output {
+    ctl(host, &format!("--socket {socket} {arguments}"))
+}
+
+/// Whatever comes in at the socket, the daemon answers the next one.
+#[test]
+fn bad_requests_are_answered_and_survived() {
+    let (host, _other) = host();
+    let daemon = Daemon::start(&host, "--iface eth0");
+    let long = "x".repeat(1 << 20);
+    let post = |body: &str| {
+        format!(
+            "PATCH /v1/limits/udp HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    };
+    for (request, answer) in [
+        ("\0\u{1}\u{2} garbage\r\n\r\n".to_owned(), "400"),
+        ("GET /v1/nothing HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".to_owned(), "404"),
+        ("DELETE /v1/status HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".to_owned(), "403"),
+        ("GET /v1/stats?x=1 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".to_owned(), "422"),
+        (post("{"), "422"),
+        (post("{\"rate\": 5}"), "422"),
+        (post("{\"speed\": \"5\"}"), "422"),
+        (post("{}"), "422"),
+        (post("[1]"), "422"),
+        (post(&format!("{{\"rate\": \"{long}\"}}")), "422"),
+    ] {
+        let sent = request.clone();
+        let received = host.call(move || {
+            let mut stream =
+                std::os::unix::net::UnixStream::connect("/run/limiterd/ctl.sock").expect("socket");
+            stream.set_read_timeout(Some(Duration::from_secs(5))).expect("an option");
+            // The daemon may refuse before it has read all.
+            let _ = stream.write_all(sent.as_bytes());
+            let mut answer = String::new();
+            let _ = stream.read_to_string(&mut answer);
+            answer
+        });
+        let start = &request[..request.len().min(60)];
+        assert!(received.starts_with("HTTP/1.1 4"), "{start:?}: {received}");
+        assert!(received.contains(answer), "{start:?}: {received}");
+        assert!(daemon.ctl("status").status.success(), "after {start:?}");
+    }
+}
+
+#[test]
+fn output_is_for_people_too() {
+    let (host, _other) = host();
+    let daemon = Daemon::start(&host, "--iface eth0");
+    for (arguments, words) in [
+        ("status", &["limiterd", "ok", "eth0", "native", "MiB"][..]),
+        ("stats", &["received", "passed", "dropped", "tcp-syn", "reason"]),
+        ("limit show", &["tcp-syn", "icmp", "fragment", "enforce", "/s"]),
+        ("completions bash", &["limiterctl", "stats"]),
+        ("completions zsh", &["limiterctl", "stats"]),
+        ("completions fish", &["limiterctl", "stats"]),
+        ("--help", &["status", "stats", "limit", "detach"]),
+        ("--version", &["limiterctl"]),
+    ] {
+        let text = daemon.ask(arguments);
+        for word in words {
+            assert!(text.contains(word), "limiterctl {arguments}: '{word}' is not in\n{text}");
+        }
+    }
+    // Again and again, until the reader has enough.
+    let mut command = host.command(binary("limiterctl"));
+    command.args(["-o", "ndjson", "stats", "--watch", "1"]).stdout(Stdio::piped());
+    let mut watch = Running::start(&mut command);
+    let out = watch.child().stdout.take().expect("a pipe");
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(out));
+    for _ in 0..2 {
+        let line = lines.next().expect("a line").expect("text");
+        let _document: Value = serde_json::from_str(&line).expect("JSON");
+    }
+    drop(lines);
+    assert!(watch.wait().status.success(), "a closed pipe is no error");
+}
+
+#[test]
+fn the_log_can_be_json() {
+    let (host, _other) = host();
+    let daemon = Daemon::start(&host, "--iface eth0 --rate 1k --log-format json");
+    let log = stderr(&daemon.stop());
+    let lines: Vec<Value> =
+        log.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let message = |word: &str| lines.iter().any(|line| line["message"].to_string().contains(word));
+    for word in ["memory", "eth0", "limit default: 1000/s", "burst 1000", "ready", "detached"] {
+        assert!(message(word), "'{word}' is not in {log}");
+    }
+}
+
+#[test]
+fn detach_needs_no_daemon() {
+    let (host, _other) = host();
+    for command in ["limiterd --detach", "limiterctl detach"] {
+        let (program, arguments) = command.split_once(' ').expect("two words");
+        let run = || host.command(binary(program)).args(arguments.split(' ')).output();
+        // Nothing is there; a running daemon; one that was killed.
+        assert!(run().expect(program).status.success(), "{command} on nothing");
+        let daemon = Daemon::start(&host, "--iface eth0");
+        assert!(run().expect(program).status.success(), "{command} on a running daemon");
+        assert!(daemon.wait().status.success());
+        assert_eq!(left_over(&host), "", "{command}");
+        let _killed = Daemon::start(&host, "--iface eth0").kill();
+        assert_ne!(left_over(&host), "");
+        assert!(run().expect(program).status.success(), "{command} on a killed daemon");
+        assert_eq!(left_over(&host), "", "{command}");
+    }
+}
