@@ -76,10 +76,10 @@ impl BpfToolchain {
             format!("-Clinker={}", self.linker.display()),
             "-Clink-arg=--btf".into(),
             // Paths of this machine are not for the object: it is the same from
-            // every checkout.
-            format!("--remap-path-prefix={}=limiterd", workspace.display()),
-            format!("--remap-path-prefix={home}=cargo"),
+            // every checkout. The last that fits counts.
             format!("--remap-path-prefix={}=rust", self.sysroot().display()),
+            format!("--remap-path-prefix={home}=cargo"),
+            format!("--remap-path-prefix={}=limiterd", workspace.display()),
         ];
         if self.llvm >= 22 {
             // x86-64 and arm64 read packets at any address; older versions of
