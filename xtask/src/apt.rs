@@ -30,7 +30,7 @@ fn candidate_in(policy: &str) -> Option<String> {
 }
 
 /// Reads the lists of packages anew, once.
-fn update() {
+pub(crate) fn update() {
     static UPDATED: Once = Once::new();
     UPDATED.call_once(|| {
         // A source that does not answer must not hide the others.

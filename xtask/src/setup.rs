@@ -111,6 +111,8 @@ fn install_compiler() -> Result<Compiler> {
     if !apt::is_usable() {
         bail!("{}; on Debian and Ubuntu, root's run of this command installs it", mend());
     }
+    // Lists of yesterday may lack the update that is new enough.
+    apt::update();
     let packages = PACKAGES
         .into_iter()
         .find(|[compiler, ..]| {
