@@ -114,8 +114,10 @@ impl Policies {
     ///
     /// - `tcp`: a download from one mirror at 1 Gbit/s is 80,000 packets/s
     ///   from one source; 400k/s leaves room up to 5 Gbit/s in full packets.
-    /// - `tcp-syn`: a browser opens tens of connections at once, a busy proxy
-    ///   or a NAT with many people hundreds; a SYN flood needs thousands.
+    /// - `tcp-syn`: a half-open connection is kept for 63 s (Linux's default of
+    ///   5 repeated SYN-ACKs), so at 50/s one source holds 3,150 and its burst
+    ///   of the 4,096 that a listener has room for by default. A browser opens
+    ///   tens of connections at once; a proxy for many may need more.
     /// - `udp`: QUIC fetches over UDP from one source: 1 Gbit/s in 1,200-byte
     ///   packets is 100k/s for moments, 20k/s is 200 Mbit/s sustained.
     /// - `icmp`, ICMP for IPv6 included: path MTU and errors, some pings.
@@ -135,7 +137,7 @@ impl Policies {
             packets: packets.to_vec(),
         };
         let limits = vec![
-            limit("tcp-syn", "500/s", 1_000, &[TcpSyn]),
+            limit("tcp-syn", "50/s", 200, &[TcpSyn]),
             limit("tcp", "400k/s", 800_000, &[Tcp]),
             limit("udp", "20k/s", 200_000, &[Udp]),
             limit("icmp", "100/s", 200, &[Icmp, Icmpv6]),

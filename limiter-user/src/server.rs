@@ -18,7 +18,7 @@ use axum::{
     },
     http::StatusCode,
     response::{IntoResponse, Response},
-    routing::{get, patch, post},
+    routing::{any, get, patch, post},
     serve::IncomingStream,
 };
 use serde::{Deserialize, Serialize};
@@ -215,12 +215,15 @@ pub async fn serve(
         .route("/v1/stats", get(stats))
         .route("/v1/limits", get(limits))
         .route("/v1/limits/{policy}", get(limit));
-    let admin =
-        read.clone().route("/v1/limits/{policy}", patch(change)).route("/v1/detach", post(detach));
+    let admin = read
+        .clone()
+        .route("/v1/limits/{policy}", patch(change))
+        .route("/v1/detach", post(detach))
+        .method_not_allowed_fallback(unknown);
+    let read = read.route("/v1/detach", any(not_here)).method_not_allowed_fallback(not_here);
     let finish = |router: Router<Shared>| {
         router
             .fallback(unknown)
-            .method_not_allowed_fallback(not_here)
             .layer(DefaultBodyLimit::max(MAX_BODY))
             .layer(TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, TIMEOUT))
             .with_state(shared.clone())

@@ -16,8 +16,8 @@ const MOST_TIME: Duration = Duration::from_secs(60);
 /// What to send.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// The frame; all are the same.
-    pub frame: Vec<u8>,
+    /// The frames, sent in turn.
+    pub frames: Vec<Vec<u8>>,
     /// How many.
     pub count: u64,
     /// How many per second.
@@ -42,6 +42,7 @@ pub fn send(interface: &str, load: &Load, stop: impl Fn() -> bool) -> io::Result
     let socket = open(interface)?;
     let start = Instant::now();
     let mut frames = 0;
+    let mut turn = load.frames.iter().cycle();
     while frames < load.count && start.elapsed() < MOST_TIME && !stop() {
         // Behind the pace by as many as are due now.
         let due = start.elapsed().as_micros() * u128::from(load.per_second) / 1_000_000 + 1;
@@ -51,7 +52,7 @@ pub fn send(interface: &str, load: &Load, stop: impl Fn() -> bool) -> io::Result
             continue;
         }
         let batch = usize::try_from(due - frames).unwrap_or(BATCH).min(BATCH);
-        frames += send_batch(&socket, &load.frame, batch)?;
+        frames += send_batch(&socket, turn.by_ref().take(batch))?;
     }
     Ok(Sent { frames, time: start.elapsed() })
 }
@@ -83,19 +84,24 @@ fn open(interface: &str) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Sends `count` copies, at most [`BATCH`]; says how many the kernel took.
-fn send_batch(socket: &OwnedFd, frame: &[u8], count: usize) -> io::Result<u64> {
-    let mut bytes =
-        libc::iovec { iov_base: frame.as_ptr().cast_mut().cast(), iov_len: frame.len() };
+/// Sends these frames, at most [`BATCH`]; says how many the kernel took.
+fn send_batch<'a>(socket: &OwnedFd, frames: impl Iterator<Item = &'a Vec<u8>>) -> io::Result<u64> {
+    let mut bytes: Vec<_> = frames
+        .take(BATCH)
+        .map(|frame| libc::iovec {
+            iov_base: frame.as_ptr().cast_mut().cast(),
+            iov_len: frame.len(),
+        })
+        .collect();
     // SAFETY: integers and pointers; all zero is a value.
     let mut messages: [libc::mmsghdr; BATCH] = unsafe { MaybeUninit::zeroed().assume_init() };
-    for message in &mut messages {
-        message.msg_hdr.msg_iov = &raw mut bytes;
+    for (message, bytes) in messages.iter_mut().zip(&mut bytes) {
+        message.msg_hdr.msg_iov = bytes;
         message.msg_hdr.msg_iovlen = 1;
     }
-    let count = u32::try_from(count.min(BATCH)).unwrap_or(0);
+    let count = u32::try_from(bytes.len()).unwrap_or(0);
     // SAFETY: the messages and what they point to outlive the call, which only
-    // reads the frame.
+    // reads the frames.
     let sent = unsafe { libc::sendmmsg(socket.as_raw_fd(), messages.as_mut_ptr(), count, 0) };
     match u64::try_from(sent) {
         Ok(sent) => Ok(sent),

@@ -394,7 +394,7 @@ fn bad_requests_are_answered_and_survived() {
     for (request, answer) in [
         ("\0\u{1}\u{2} garbage\r\n\r\n".to_owned(), "400"),
         ("GET /v1/nothing HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".to_owned(), "404"),
-        ("DELETE /v1/status HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".to_owned(), "403"),
+        ("DELETE /v1/status HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".to_owned(), "404"),
         ("GET /v1/stats?x=1 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".to_owned(), "422"),
         (post("{"), "422"),
         (post("{\"rate\": 5}"), "422"),

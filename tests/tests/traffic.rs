@@ -24,9 +24,10 @@ fn flood_seconds() -> u64 {
 type Flood = fn(&Net, u64) -> Duration;
 
 /// Runs a tool on the attacker; says for how long its interface was sending at
-/// the pace of a flood, which is shorter than the tool's life.
-fn timed(net: &Net, line: &str) -> Duration {
-    const STEP: Duration = Duration::from_millis(5);
+/// the pace of a flood, at least so many packets in 20 ms, which is shorter
+/// than the tool's life.
+fn timed(net: &Net, pace: u64, line: &str) -> Duration {
+    const STEP: Duration = Duration::from_millis(20);
     let mut words = line.split_whitespace();
     let mut command = net.attacker.command(words.next().expect("a program"));
     command.args(words).stdout(Stdio::null()).stderr(Stdio::null());
@@ -37,7 +38,7 @@ fn timed(net: &Net, line: &str) -> Duration {
         std::thread::sleep(STEP);
         let (now, before) = (net.attacker.packets(IFACE).sent, looked);
         looked = Instant::now();
-        if now >= sent + 3 {
+        if now >= sent + pace {
             first = first.or(Some(before));
             last = Some(looked);
         }
@@ -51,29 +52,29 @@ fn timed(net: &Net, line: &str) -> Duration {
 
 fn udp_flood(net: &Net, seconds: u64) -> Duration {
     let count = seconds * 8_000;
-    timed(net, &format!("hping3 --udp -q -p 9 -d 64 -i u100 -c {count} {SERVER4}"))
+    timed(net, 20, &format!("hping3 --udp -q -p 9 -d 64 -i u100 -c {count} {SERVER4}"))
 }
 
 fn syn_flood(net: &Net, seconds: u64) -> Duration {
     let count = seconds * 8_000;
-    timed(net, &format!("hping3 -S -q -p {} -i u100 -c {count} {SERVER4}", web::PORT))
+    timed(net, 20, &format!("hping3 -S -q -p {} -i u100 -c {count} {SERVER4}", web::PORT))
 }
 
 /// With -f, ping would wait for answers; this keeps its pace without any, a
 /// packet per timer tick.
 fn ping_flood(net: &Net, seconds: u64) -> Duration {
-    timed(net, &format!("ping -q -i 0.001 -w {seconds} {SERVER4}"))
+    timed(net, 2, &format!("ping -q -i 0.001 -w {seconds} {SERVER4}"))
 }
 
 fn ping_flood6(net: &Net, seconds: u64) -> Duration {
-    timed(net, &format!("ping -6 -q -i 0.001 -w {seconds} {SERVER6}"))
+    timed(net, 2, &format!("ping -6 -q -i 0.001 -w {seconds} {SERVER6}"))
 }
 
 fn iperf(net: &Net, server: &str, seconds: u64) -> Duration {
     let mut serve = net.server.command("iperf3");
     let _server = Running::start(serve.args(["-s", "-1"]).stdout(Stdio::null()));
     wait_for_port(&net.server, 5201);
-    timed(net, &format!("iperf3 -c {server} -u -b 20M -l 200 -t {seconds}"))
+    timed(net, 20, &format!("iperf3 -c {server} -u -b 20M -l 200 -t {seconds}"))
 }
 
 fn udp_flood_iperf(net: &Net, seconds: u64) -> Duration {
@@ -87,7 +88,7 @@ fn udp_flood_iperf6(net: &Net, seconds: u64) -> Duration {
 /// hping3 knows no IPv6.
 fn syn_flood6(net: &Net, seconds: u64) -> Duration {
     let load = Load {
-        frame: addressed(net, Ipv6::new(ATTACKER6, SERVER6).next(6, &syn())),
+        frames: vec![addressed(net, Ipv6::new(ATTACKER6, SERVER6).next(6, &syn()))],
         count: seconds * 10_000,
         per_second: 10_000,
     };
@@ -251,8 +252,8 @@ fn limited_udp(net: &Net, arguments: &str) -> Daemon {
 fn counters_equal_what_the_sender_sent() {
     let net = Net::new();
     let daemon = limited_udp(&net, "");
-    let load = Load { frame: udp4(&net), count: 100_000, per_second: 50_000 };
-    let frame_length = load.frame.len() as u64;
+    let load = Load { frames: vec![udp4(&net)], count: 100_000, per_second: 50_000 };
+    let frame_length = load.frames[0].len() as u64;
     let sent = generate(&net.attacker, load);
     let stats = daemon.stats();
     assert_eq!(sent.frames, 100_000);
@@ -270,7 +271,7 @@ fn counters_equal_what_the_sender_sent() {
 fn limits_change_under_a_flood() {
     let net = Net::new();
     let daemon = limited_udp(&net, "");
-    let load = Load { frame: udp4(&net), count: 40_000 * 8, per_second: 40_000 };
+    let load = Load { frames: vec![udp4(&net)], count: 40_000 * 8, per_second: 40_000 };
     static STOP: AtomicBool = AtomicBool::new(false);
     let flood = net.attacker.spawn(move || send(IFACE, &load, || STOP.load(SeqCst)));
     std::thread::sleep(Duration::from_millis(300));
@@ -315,7 +316,7 @@ fn a_download_at_full_speed_loses_nothing() {
 fn observing_drops_nothing_and_says_what_it_would() {
     let net = Net::new();
     let daemon = limited_udp(&net, "--observe");
-    let load = Load { frame: udp4(&net), count: 20_000, per_second: 20_000 };
+    let load = Load { frames: vec![udp4(&net)], count: 20_000, per_second: 20_000 };
     let sent = generate(&net.attacker, load);
     let [passed, dropped, would_drop] = daemon.policy("udp");
     assert_eq!((passed, dropped), (sent.frames, 0));
@@ -323,14 +324,14 @@ fn observing_drops_nothing_and_says_what_it_would() {
     assert!((0.95..=1.05).contains(&(would_drop as f64 / ideal)), "{would_drop} of {ideal}");
     // One policy can be off.
     let _answer = daemon.ask("limit set udp --mode off");
-    let load = Load { frame: udp4(&net), count: 1_000, per_second: 20_000 };
+    let load = Load { frames: vec![udp4(&net)], count: 1_000, per_second: 20_000 };
     let sent = generate(&net.attacker, load);
     assert_eq!(daemon.policy("udp"), [passed + sent.frames, 0, would_drop]);
     // And one policy can observe where the others enforce.
     drop(daemon);
     let daemon = limited_udp(&net, "");
     let _answer = daemon.ask("limit set udp --mode observe");
-    let load = Load { frame: udp4(&net), count: 5_000, per_second: 50_000 };
+    let load = Load { frames: vec![udp4(&net)], count: 5_000, per_second: 50_000 };
     let sent = generate(&net.attacker, load);
     let [passed, dropped, would_drop] = daemon.policy("udp");
     assert_eq!((passed, dropped), (sent.frames, 0));
@@ -347,7 +348,7 @@ fn protection_outlives_a_killed_daemon() {
     // Counts what the server's stack sees of the flood.
     let seen = || received_datagrams(&net.server);
     let before = seen();
-    let load = Load { frame: udp4(&net), count: 20_000 * 6, per_second: 20_000 };
+    let load = Load { frames: vec![udp4(&net)], count: 20_000 * 6, per_second: 20_000 };
     let start = Instant::now();
     let flood = net.attacker.spawn(move || send(IFACE, &load, || false));
     std::thread::sleep(Duration::from_secs(1));
@@ -401,7 +402,7 @@ fn two_interfaces_have_counters_of_their_own() {
     let net = Net::new();
     net.server.connect("eth1", &net.attacker, "eth1");
     let daemon = limited_udp(&net, "--iface eth1");
-    let load = Load { frame: udp4(&net), count: 5_000, per_second: 50_000 };
+    let load = Load { frames: vec![udp4(&net)], count: 5_000, per_second: 50_000 };
     let start = Instant::now();
     let sent = generate(&net.attacker, load.clone());
     let other = net.attacker.call(move || send("eth1", &load, || false)).expect("the generator");

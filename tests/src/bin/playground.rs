@@ -26,14 +26,17 @@ use limiter_user::api::Stats;
 /// Before the flood starts, and after it started until the shield goes up.
 const CALM: u32 = 4;
 const UNSHIELDED: u32 = 10;
+const RECOVERING: u32 = 5;
 const SHIELDED: u32 = 12;
 const LINE: Duration = Duration::from_secs(1);
 /// SYN packets per second: a hundredth of what one attacker on a fast link can
 /// send, and enough.
 const FLOOD: u64 = 20_000;
+/// Source ports of the flood.
+const PORTS: u16 = 4096;
 const REQUESTS: u32 = 20;
 /// Connections that the server holds while they are being opened.
-const BACKLOG: u32 = 256;
+const BACKLOG: u32 = 1024;
 
 fn main() -> ExitCode {
     if !rustix::process::geteuid().is_root() {
@@ -58,12 +61,16 @@ fn play() -> bool {
     println!(
         "A web server, a polite client ({REQUESTS} requests/s, each over a new connection), and\n\
          an attacker who sends {FLOOD} SYN packets/s from one address that never answers, all\n\
-         in network namespaces. SYN cookies are off on the server, so that the flood hurts as\n\
-         it did before there were any; cookies cost options and CPU, and help no other protocol.\n"
+         in network namespaces of this process. The server has room for {BACKLOG} half-open\n\
+         connections, gives them up after 3 s, and uses no SYN cookies, which would save it\n\
+         from this one kind of flood and no other.\n"
     );
     let net = Net::new();
     net.server.sysctl("net/ipv4/tcp_syncookies", "0");
-    net.server.sysctl("net/ipv4/tcp_max_syn_backlog", &BACKLOG.to_string());
+    net.server.sysctl("net/ipv4/tcp_synack_retries", "1");
+    // Above the listener's own, or the kernel would keep a share free for peers
+    // that it knows from before.
+    net.server.sysctl("net/ipv4/tcp_max_syn_backlog", "4096");
     let _server = Server::start(&net.server, BACKLOG);
     let client = Client::start(&net.client, SERVER4.parse().expect("an address"), REQUESTS);
 
@@ -86,19 +93,22 @@ fn play() -> bool {
     }
     let daemon = Daemon::start(&net.server, &format!("--iface {IFACE}"));
     println!("      limiterd --iface {IFACE}");
-    // Requests that were under way when the shield went up are neither.
-    clock.tick();
-    clock.tick();
-    let _between = client.take();
-    let mut with = Vec::new();
-    let mut dropped = daemon.stats().totals.dropped.packets;
-    for _ in 0..SHIELDED {
+    let mut dropped = 0;
+    let mut shielded = |phase: &str, clock: &mut Clock| {
         clock.tick();
         let outcomes = client.take();
         let now = daemon.stats().totals.dropped.packets;
-        line(&clock, "flood, shield on", &outcomes, flood.sent_lately(), now - dropped);
+        line(clock, phase, &outcomes, flood.sent_lately(), now - dropped);
         dropped = now;
-        with.extend(outcomes);
+        outcomes
+    };
+    // Half-open connections and requests from before have to come to an end.
+    for _ in 0..RECOVERING {
+        let _outcomes = shielded("flood, recovering", &mut clock);
+    }
+    let mut with = Vec::new();
+    for _ in 0..SHIELDED {
+        with.extend(shielded("flood, shield on", &mut clock));
     }
     let sent = flood.finish();
     let rest = client.finish();
@@ -135,10 +145,15 @@ impl Flood {
         // An address of the attacker's network that answers nobody: the
         // server's SYN-ACKs go to its hardware address and no further.
         net.attacker.ip(&format!("addr del {ATTACKER4}/24 dev {IFACE}"));
-        let frame = Ipv4::new(ATTACKER4, SERVER4)
-            .next(6, &Tcp::new(4000, PORT).flags(0x02).build())
-            .ethernet(hardware(&net.server), hardware(&net.attacker));
-        let load = Load { frame: frame.build(), count: FLOOD * 60, per_second: FLOOD };
+        // Each SYN from another port, or the server would take it for a
+        // repetition of the one before.
+        let frames = (0..PORTS).map(|port| {
+            Ipv4::new(ATTACKER4, SERVER4)
+                .next(6, &Tcp::new(1024 + port, PORT).flags(0x02).build())
+                .ethernet(hardware(&net.server), hardware(&net.attacker))
+                .build()
+        });
+        let load = Load { frames: frames.collect(), count: FLOOD * 60, per_second: FLOOD };
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let seen = AtomicU64::new(net.attacker.packets(IFACE).sent);
