@@ -147,10 +147,11 @@ impl Flood {
         net.attacker.ip(&format!("addr del {ATTACKER4}/24 dev {IFACE}"));
         // Each SYN from another port, or the server would take it for a
         // repetition of the one before.
+        let (server, attacker) = (hardware(&net.server), hardware(&net.attacker));
         let frames = (0..PORTS).map(|port| {
             Ipv4::new(ATTACKER4, SERVER4)
                 .next(6, &Tcp::new(1024 + port, PORT).flags(0x02).build())
-                .ethernet(hardware(&net.server), hardware(&net.attacker))
+                .ethernet(server, attacker)
                 .build()
         });
         let load = Load { frames: frames.collect(), count: FLOOD * 60, per_second: FLOOD };
