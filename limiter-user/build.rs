@@ -6,6 +6,7 @@
 use std::{
     env, fs,
     path::{Path, PathBuf},
+    process::ExitCode,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -18,9 +19,19 @@ use bpf_toolchain::BpfToolchain;
 
 const OBJECTS: [&str; 2] = ["limiter", "limiter-bench"];
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        // Without the backtrace that a returned error would print.
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
     println!("cargo:rustc-check-cfg=cfg(bpf_object)");
-    println!("cargo:rerun-if-env-changed=LIMITER_REQUIRE_BPF");
     let manifest = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
     let workspace = manifest.parent().context("the crate has no workspace around it")?;
     for path in [
@@ -35,19 +46,18 @@ fn main() -> Result<()> {
     ] {
         println!("cargo:rerun-if-changed={}", workspace.join(path).display());
     }
-    match BpfToolchain::read(workspace)? {
-        Some(toolchain) => build(workspace, &toolchain),
-        None if env::var_os("LIMITER_REQUIRE_BPF").is_some_and(|value| value == "1") => {
-            bail!("no BPF compiler is set up; run: cargo xtask build")
-        }
-        None => {
-            println!(
-                "cargo:warning=built without the BPF object: no BPF compiler is set up; \
-                 to have limiterd work, run: cargo xtask build"
-            );
-            Ok(())
-        }
+    if let Some(toolchain) = BpfToolchain::read(workspace)? {
+        return build(workspace, &toolchain);
     }
+    println!("cargo:rerun-if-env-changed=LIMITER_REQUIRE_BPF");
+    if env::var_os("LIMITER_REQUIRE_BPF").is_some_and(|value| value == "1") {
+        bail!("no BPF compiler is set up; run: cargo xtask build");
+    }
+    println!(
+        "cargo:warning=built without the BPF object: no BPF compiler is set up; to have limiterd \
+         work, run: cargo xtask build"
+    );
+    Ok(())
 }
 
 fn build(workspace: &Path, toolchain: &BpfToolchain) -> Result<()> {

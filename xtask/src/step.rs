@@ -22,7 +22,7 @@ pub(crate) fn is_ci() -> bool {
 /// The cargo that runs this, on the workspace, for the host.
 pub(crate) fn cargo(workspace: &Path) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // Set in every call: a change would make the build script run again.
+    // A build without the program for the kernel would do, but not for these.
     cargo.current_dir(workspace).env("LIMITER_REQUIRE_BPF", "1");
     cargo
 }
