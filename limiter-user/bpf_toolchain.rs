@@ -133,3 +133,63 @@ fn is_for_the_host(variable: &str) -> bool {
         && !variable.starts_with("CARGO_REGISTR");
     of_cargo || OTHERS.contains(&variable)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn toolchain(programs: &Path) -> BpfToolchain {
+        BpfToolchain {
+            description: "a test's".into(),
+            cargo: programs.join("bin/cargo"),
+            rustc: programs.join("bin/rustc"),
+            linker: programs.join("bin/bpf-linker"),
+            bootstrap: true,
+            llvm: 22,
+        }
+    }
+
+    #[test]
+    fn a_record_counts_only_while_its_programs_exist() {
+        let place = tempfile::tempdir().unwrap();
+        assert_eq!(BpfToolchain::read(place.path()).unwrap(), None);
+        let chosen = toolchain(place.path());
+        fs::write(place.path().join(FILE), toml::to_string(&chosen).unwrap()).unwrap();
+        assert_eq!(BpfToolchain::read(place.path()).unwrap(), None);
+        fs::create_dir(place.path().join("bin")).unwrap();
+        for program in [&chosen.cargo, &chosen.rustc, &chosen.linker] {
+            fs::write(program, "").unwrap();
+        }
+        assert_eq!(BpfToolchain::read(place.path()).unwrap(), Some(chosen));
+    }
+
+    #[test]
+    fn a_damaged_record_is_named() {
+        let place = tempfile::tempdir().unwrap();
+        fs::write(place.path().join(FILE), "cargo = 1").unwrap();
+        let error = format!("{:#}", BpfToolchain::read(place.path()).unwrap_err());
+        assert!(error.contains(FILE) && error.contains("remove it"), "{error}");
+    }
+
+    #[test]
+    fn the_host_compilers_settings_do_not_reach_the_bpf_compiler() {
+        for variable in ["RUSTUP_TOOLCHAIN", "CARGO_TARGET_DIR", "CARGO_BUILD_TARGET", "RUSTFLAGS"]
+        {
+            assert!(is_for_the_host(variable), "{variable}");
+        }
+        for variable in ["PATH", "HOME", "CARGO_HOME", "CARGO_NET_OFFLINE", "CARGO_HTTP_PROXY"] {
+            assert!(!is_for_the_host(variable), "{variable}");
+        }
+    }
+
+    #[test]
+    fn no_path_of_the_machine_is_left_in_the_object() {
+        let command =
+            toolchain(Path::new("/opt/rust")).cargo(Path::new("/src"), "build", "x86_64", &[]);
+        let flags = command.get_envs().find(|(name, _)| *name == "CARGO_ENCODED_RUSTFLAGS");
+        let flags = flags.unwrap().1.unwrap().to_str().unwrap();
+        for remap in ["--remap-path-prefix=/src=limiterd", "--remap-path-prefix=/opt/rust=rust"] {
+            assert!(flags.split('\x1f').any(|flag| flag == remap), "{flags}");
+        }
+    }
+}
