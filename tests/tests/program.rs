@@ -186,3 +186,17 @@ fn maps_take_the_memory_that_is_stated() {
         assert!((0.90..=1.10).contains(&ratio), "{sources} sources: {taken} of {stated}");
     }
 }
+
+/// What the verifier walks through. A change that doubles it is to be looked
+/// at: the kernel gives up at a million.
+#[test]
+fn the_program_is_within_its_budget() {
+    sandbox::enter();
+    let mut program = Program::load(&one_packet_each(cpus(), false), 7, 1024);
+    let info = program.runner().info();
+    let verified = info.verified_instruction_count().unwrap();
+    let translated = info.size_translated().unwrap();
+    println!("{verified} instructions verified, {translated} bytes translated");
+    assert!(verified < 200_000, "{verified}");
+    assert!(translated < 20_000, "{translated}");
+}

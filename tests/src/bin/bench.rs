@@ -162,9 +162,29 @@ fn profile(rate: &str, burst: &str) -> Ruleset {
     policies.compile(cpus()).expect("in range")
 }
 
-fn median(mut values: Vec<f64>) -> (f64, f64) {
+/// One measurement, with the bare drop of the same moment.
+#[derive(Clone, Copy)]
+struct Sample {
+    ns: f64,
+    bare: f64,
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<_> = values.collect();
     values.sort_by(f64::total_cmp);
-    (values[0], values[values.len() / 2])
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+impl Row {
+    fn new(name: &'static str, family: Family, samples: &[Sample]) -> Self {
+        Self {
+            name,
+            family: family.name(),
+            ns_least: samples.iter().map(|sample| sample.ns).fold(f64::INFINITY, f64::min),
+            ns_median: median(samples.iter().map(|sample| sample.ns)),
+            ratio: median(samples.iter().map(|sample| sample.ns / sample.bare)),
+        }
+    }
 }
 
 fn measure(rounds: usize) -> Report {
@@ -175,54 +195,43 @@ fn measure(rounds: usize) -> Report {
     let mut program = Program::load(&denied, 6, sources);
     let runner = program.runner();
     let info = runner.info();
-    let frame = Family::V4.frame();
-    let bare: Vec<_> = (0..rounds).map(|_| front.bare(&frame)).collect();
-    let (_, bare) = median(bare);
-
     let mut rows = Vec::new();
-    let mut add = |name, family: Family, values: Vec<f64>| {
-        let (ns_least, ns_median) = median(values);
-        rows.push(Row {
-            name,
-            family: family.name(),
-            ns_least,
-            ns_median,
-            ratio: ns_median / bare,
-        });
-    };
     for family in [Family::V4, Family::V6] {
         let frame = family.frame();
         for (name, rules) in [("one source, denied", &denied), ("one source, admitted", &admitted)]
         {
             program.plane().set_rules(rules).expect("setting rules");
             let _warm = runner.run(&frame, REPEAT);
-            add(name, family, (0..rounds).map(|_| runner.run(&frame, REPEAT).ns).collect());
+            let sample = |_| Sample { bare: front.bare(&frame), ns: runner.run(&frame, REPEAT).ns };
+            rows.push(Row::new(name, family, &(0..rounds).map(sample).collect::<Vec<_>>()));
         }
         program.plane().set_rules(&denied).expect("setting rules");
         for (name, mask) in
             [("64k resident sources", 0xffff), ("random, of 2^32 sources", u32::MAX)]
         {
             let _warm = front.behind(family, mask, Some(&runner));
-            let values = (0..rounds).map(|_| {
+            let sample = |_| {
+                let bare = front.bare(&frame);
                 let alone = front.behind(family, mask, None);
-                front.behind(family, mask, Some(&runner)) - alone + bare
-            });
-            add(name, family, values.collect());
+                Sample { bare, ns: front.behind(family, mask, Some(&runner)) - alone + bare }
+            };
+            rows.push(Row::new(name, family, &(0..rounds).map(sample).collect::<Vec<_>>()));
         }
         if cpus() > 1 {
             program.plane().set_rules(&admitted).expect("setting rules");
-            add(
-                "one admitted source on two CPUs",
-                family,
-                on_two_cpus(&mut program, &frame, rounds),
-            );
+            let name = "one admitted source on two CPUs";
+            let bare: Vec<_> = (0..rounds).map(|_| front.bare(&frame)).collect();
+            let times = on_two_cpus(&mut program, &frame, rounds);
+            let samples = times.into_iter().zip(bare).map(|(ns, bare)| Sample { ns, bare });
+            rows.push(Row::new(name, family, &samples.collect::<Vec<_>>()));
         }
     }
+    let frame = Family::V4.frame();
     Report {
         schema_version: 1,
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         cpus: cpus(),
-        bare_drop_ns: bare,
+        bare_drop_ns: median((0..rounds).map(|_| front.bare(&frame))),
         rows,
         verified_instructions: info.verified_instruction_count().unwrap_or_default(),
         translated_bytes: info.size_translated().unwrap_or_default(),

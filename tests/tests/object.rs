@@ -1,0 +1,72 @@
+//! What the object promises to whoever loads it: no privilege needed.
+
+use std::collections::BTreeMap;
+
+use aya_obj::Object;
+use limiter_common::{
+    bucket::Bucket,
+    policy::{Control, GENERATIONS, Ruleset},
+    source::{Key4, Key6},
+    stats::{Counter, ROWS},
+};
+use limiter_user::{object::LIMITER, plane::PROGRAM};
+
+const ARRAY: u32 = 2;
+const PERCPU_ARRAY: u32 = 6;
+const LRU_PERCPU_HASH: u32 = 10;
+/// The kernel cuts longer names.
+const LONGEST_NAME: usize = 15;
+
+fn object() -> Object {
+    Object::parse(LIMITER.expect("a build with a BPF compiler: cargo xtask build")).expect("ELF")
+}
+
+#[test]
+fn maps_have_the_types_and_sizes_of_the_core() {
+    let size = |bytes: usize| u32::try_from(bytes).unwrap();
+    let expected = BTreeMap::from([
+        ("SOURCES4", (LRU_PERCPU_HASH, size(size_of::<Key4>()), size(size_of::<Bucket>()))),
+        ("SOURCES6", (LRU_PERCPU_HASH, size(size_of::<Key6>()), size(size_of::<Bucket>()))),
+        ("RULES", (ARRAY, 4, size(size_of::<Ruleset>()))),
+        ("CONTROL", (ARRAY, 4, size(size_of::<Control>()))),
+        ("STATS", (PERCPU_ARRAY, 4, size(size_of::<Counter>()))),
+        ("REPORTED", (PERCPU_ARRAY, 4, 8)),
+    ]);
+    let object = object();
+    for (name, shape) in expected {
+        let map = object.maps.get(name).unwrap_or_else(|| panic!("no map {name}"));
+        assert_eq!((map.map_type(), map.key_size(), map.value_size()), shape, "{name}");
+        assert!(name.len() <= LONGEST_NAME, "{name}");
+    }
+    assert_eq!(object.maps["RULES"].max_entries(), GENERATIONS);
+    assert_eq!(object.maps["STATS"].max_entries(), ROWS);
+    assert_eq!(object.programs.keys().collect::<Vec<_>>(), [PROGRAM]);
+    assert_eq!(object.license.to_str(), Ok("Dual MIT/GPL"));
+}
+
+/// Calls to memset and the like are refused by verifiers without CAP_PERFMON.
+#[test]
+fn the_program_calls_nothing_but_helpers() {
+    const CALL: u8 = 0x85;
+    /// `BPF_PSEUDO_CALL`: a function of the program's own.
+    const OWN: u8 = 1;
+    let object = object();
+    let function = object.functions.values().find(|function| function.name == PROGRAM);
+    let function = function.expect("the program");
+    assert!(function.instructions.len() > 500);
+    for (at, instruction) in function.instructions.iter().enumerate() {
+        let own = instruction.code == CALL && instruction.src_reg() == OWN;
+        assert!(!own, "instruction {at} calls a function");
+    }
+}
+
+/// The object is the same from every checkout and on every machine.
+#[test]
+fn the_object_names_no_path_of_a_machine() {
+    let bytes = LIMITER.expect("a build with a BPF compiler: cargo xtask build");
+    let text = String::from_utf8_lossy(bytes);
+    let here = env!("CARGO_MANIFEST_DIR").trim_end_matches("tests");
+    for path in [here, "/root/", "/home/", ".cargo/registry"] {
+        assert!(!text.contains(path), "{path} is in the object");
+    }
+}
