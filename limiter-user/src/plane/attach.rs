@@ -13,7 +13,7 @@ use aya::{
 };
 
 use super::{
-    Attachment, Instance, PROGRAM, chain,
+    Attachment, Instance, PROGRAM, chain, errno,
     pins::{Pins, link_pin},
 };
 use crate::{
@@ -226,23 +226,49 @@ fn foreign(interface: &Interface, program: u32) -> Error {
 
 /// What a refusal to attach means for the operator.
 fn why(error: &ProgramError, on: &Interface) -> String {
-    let text = chain(error);
     let mtu = on.mtu;
-    if text.contains("os error 34") {
-        format!("its MTU of {mtu} is too large for XDP in this driver; lower the MTU")
-    } else if text.contains("os error 95") || text.contains("os error 22") {
-        format!(
-            "its driver has no native XDP, or not with its present settings (MTU {mtu}, offloads, queues)"
-        )
-    } else if text.contains("os error 16") {
-        "another XDP program is on it".to_owned()
-    } else if text.contains("os error 12") {
-        "its driver has no memory, or too few transmit queues, for XDP".to_owned()
-    } else {
-        text
+    match errno(error) {
+        Some(libc::ERANGE) => {
+            format!("its MTU of {mtu} is too large for XDP in this driver; lower the MTU")
+        }
+        Some(libc::EOPNOTSUPP | libc::EINVAL) => format!(
+            "its driver has no native XDP, or not with its present settings (MTU {mtu}, offloads, \
+             queues)"
+        ),
+        Some(libc::EBUSY | libc::EEXIST) => "another XDP program is on it".to_owned(),
+        Some(libc::ENOMEM | libc::ENOSPC) => {
+            "its driver has no memory, or too few transmit queues, for XDP".to_owned()
+        }
+        _ => chain(error),
     }
 }
 
 fn unexpected(error: &ProgramError) -> Error {
     Error::failed(format!("the kernel refuses a program of ours: {}", chain(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use aya::sys::SyscallError;
+
+    use super::*;
+
+    #[test]
+    fn refusals_of_drivers_are_told_in_words() {
+        let on = Interface { name: "eth0".into(), mtu: 9000, ..Interface::default() };
+        for (errno, words) in [
+            (libc::ERANGE, &["MTU of 9000", "lower"][..]),
+            (libc::EOPNOTSUPP, &["no native XDP", "9000"]),
+            (libc::EINVAL, &["no native XDP"]),
+            (libc::EBUSY, &["another XDP program"]),
+            (libc::ENOMEM, &["transmit queues"]),
+            (libc::ENOSPC, &["transmit queues"]),
+            (libc::EIO, &["bpf_link_create"]),
+        ] {
+            let io_error = std::io::Error::from_raw_os_error(errno);
+            let error = SyscallError { call: "bpf_link_create", io_error }.into();
+            let text = why(&error, &on);
+            assert!(words.iter().all(|word| text.contains(word)), "{errno}: {text}");
+        }
+    }
 }

@@ -8,7 +8,7 @@ use aya::{
     programs::{ProgramError, Xdp},
 };
 
-use super::{Instance, PROGRAM, chain};
+use super::{Instance, PROGRAM, chain, errno};
 use crate::{
     error::{Error, Kind, Result},
     object,
@@ -67,19 +67,18 @@ fn damaged() -> Error {
 }
 
 fn refused(error: &EbpfError, sizing: Sizing) -> Error {
-    let text = chain(error);
-    if text.contains("Cannot allocate memory") || text.contains("os error 12") {
-        return Error::failed(format!(
+    match errno(error) {
+        Some(libc::ENOMEM) => Error::failed(format!(
             "the kernel has no memory for the maps ({} MiB)",
             sizing.maps_bytes >> 20
         ))
-        .hint(format!("allow fewer than {} sources with --max-sources", sizing.max_sources));
+        .hint(format!("allow fewer than {} sources with --max-sources", sizing.max_sources)),
+        Some(libc::EPERM) => {
+            Error::new(Kind::Permission, "the kernel does not let this user create BPF maps")
+                .hint("run as root, or with CAP_BPF and CAP_NET_ADMIN")
+        }
+        _ => Error::failed(format!("the kernel does not take the maps: {}", chain(error))),
     }
-    if text.contains("Operation not permitted") || text.contains("os error 1)") {
-        return Error::new(Kind::Permission, "the kernel does not let this user create BPF maps")
-            .hint("run as root, or with CAP_BPF and CAP_NET_ADMIN");
-    }
-    Error::failed(format!("the kernel does not take the maps: {text}"))
 }
 
 fn rejected(error: &ProgramError) -> Error {

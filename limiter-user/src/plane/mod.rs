@@ -244,6 +244,13 @@ fn seed() -> u32 {
     u32::from_ne_bytes(bytes)
 }
 
+/// The number of the system's error at the bottom of an error.
+pub(crate) fn errno(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
+    let io = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
+    let netlink = error.downcast_ref::<aya::sys::NetlinkError>();
+    io.or_else(|| netlink?.raw_os_error()).or_else(|| errno(error.source()?))
+}
+
 /// An error with what caused it, in one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
