@@ -5,6 +5,9 @@
 //! each time and go on to the program in slot 0 of `NEXT`.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
 
+#[cfg(target_arch = "bpf")]
+mod kernel;
+
 use aya_ebpf::{
     bindings::xdp_action::{XDP_ABORTED, XDP_DROP},
     btf_maps::{Array, PerCpuArray, ProgramArray},
@@ -78,17 +81,6 @@ fn rewrite(ctx: &XdpContext, offset: usize) -> u32 {
     // SAFETY: the context is the one that the kernel passed in.
     unsafe { NEXT.tail_call(ctx, 0) };
     XDP_ABORTED
-}
-
-#[cfg(target_arch = "bpf")]
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
-
-#[cfg(target_arch = "bpf")]
-#[panic_handler]
-fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
-    loop {}
 }
 
 /// On a host the crate is only checked.

@@ -4,6 +4,8 @@
 #![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
 
 mod frame;
+#[cfg(target_arch = "bpf")]
+mod kernel;
 mod maps;
 mod word;
 
@@ -43,20 +45,6 @@ fn report(ctx: &XdpContext, reason: Reason) {
         Reason::Contended => warn!(ctx, "CPUs contend for one source; the packet was dropped"),
         _ => error!(ctx, "no rule set is loaded; the packet passed"),
     }
-}
-
-/// Some helpers are for programs under a GPL-compatible licence only.
-#[cfg(target_arch = "bpf")]
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
-
-/// A panic that survives optimisation ends in this loop, which the verifier
-/// refuses; so no panic can reach a kernel.
-#[cfg(target_arch = "bpf")]
-#[panic_handler]
-fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
-    loop {}
 }
 
 /// On a host the crate is only checked.

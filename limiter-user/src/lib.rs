@@ -12,3 +12,4 @@ pub mod rate;
 pub mod server;
 pub mod service;
 pub mod sizing;
+pub mod sockets;

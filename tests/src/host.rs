@@ -173,10 +173,15 @@ impl Host {
     /// # Panics
     /// If there is no such interface.
     #[must_use]
-    pub fn hardware_address(&self, interface: &str) -> String {
+    pub fn hardware_address(&self, interface: &str) -> [u8; 6] {
         let path = format!("/sys/class/net/{interface}/address");
-        let text = self.call(move || std::fs::read_to_string(path));
-        text.expect("an address").trim().to_owned()
+        let text = self.call(move || std::fs::read_to_string(path)).expect("an address");
+        let bytes: Vec<_> = text
+            .trim()
+            .split(':')
+            .map(|byte| u8::from_str_radix(byte, 16).expect("hexadecimal"))
+            .collect();
+        bytes.try_into().expect("six bytes")
     }
 }
 

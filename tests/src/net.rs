@@ -57,7 +57,8 @@ impl Net {
         let addresses = [[SERVER4, SERVER6], [CLIENT4, CLIENT6], [ATTACKER4, ATTACKER6]];
         for host in hosts {
             for (other, addresses) in hosts.iter().zip(addresses) {
-                let mac = other.hardware_address(IFACE);
+                let mac = other.hardware_address(IFACE).map(|byte| format!("{byte:02x}"));
+                let mac = mac.join(":");
                 for address in addresses {
                     host.ip(&format!("neigh replace {address} lladdr {mac} dev {IFACE}"));
                 }

@@ -105,15 +105,8 @@ fn udp4(net: &Net) -> Vec<u8> {
 
 /// A frame from the attacker to the server.
 fn addressed(net: &Net, frame: Frame) -> Vec<u8> {
-    let address = |host: &Host| {
-        let text = host.hardware_address(IFACE);
-        let mut bytes = [0; 6];
-        for (byte, text) in bytes.iter_mut().zip(text.split(':')) {
-            *byte = u8::from_str_radix(text, 16).expect("a hardware address");
-        }
-        bytes
-    };
-    frame.ethernet(address(&net.server), address(&net.attacker)).build()
+    let [server, attacker] = [&net.server, &net.attacker].map(|host| host.hardware_address(IFACE));
+    frame.ethernet(server, attacker).build()
 }
 
 fn generate(host: &Host, load: Load) -> Sent {

@@ -11,9 +11,10 @@ use limiter_user::{
     policies::Policies,
     preflight,
     rate::{Burst, PacketRate},
-    server::{self, Sockets},
+    server,
     service::Service,
     sizing::Sizing,
+    sockets::{self, Sockets},
 };
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -241,7 +242,7 @@ async fn detach(arguments: &Arguments) -> Result<()> {
         Err(error) => return Err(error),
     }
     let links = plane::remove_pins(&arguments.pin_dir)?;
-    server::remove_stale(&arguments.socket);
+    sockets::remove_stale(&arguments.socket);
     match links {
         0 => tracing::info!("nothing of limiterd (ABI {ABI_VERSION} or another) is attached"),
         links => tracing::info!("detached from {links} interfaces"),

@@ -147,7 +147,8 @@ impl Flood {
         net.attacker.ip(&format!("addr del {ATTACKER4}/24 dev {IFACE}"));
         // Each SYN from another port, or the server would take it for a
         // repetition of the one before.
-        let (server, attacker) = (hardware(&net.server), hardware(&net.attacker));
+        let [server, attacker] =
+            [&net.server, &net.attacker].map(|host| host.hardware_address(IFACE));
         let frames = (0..PORTS).map(|port| {
             Ipv4::new(ATTACKER4, SERVER4)
                 .next(6, &Tcp::new(1024 + port, PORT).flags(0x02).build())
@@ -171,15 +172,6 @@ impl Flood {
         self.stop.store(true, SeqCst);
         self.thread.join().expect("the flood").expect("the generator")
     }
-}
-
-fn hardware(host: &Host) -> [u8; 6] {
-    let text = host.hardware_address(IFACE);
-    let mut bytes = [0; 6];
-    for (byte, text) in bytes.iter_mut().zip(text.split(':')) {
-        *byte = u8::from_str_radix(text, 16).expect("a hardware address");
-    }
-    bytes
 }
 
 fn line(clock: &Clock, phase: &str, outcomes: &[Outcome], sent: u64, dropped: u64) {

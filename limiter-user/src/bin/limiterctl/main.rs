@@ -14,7 +14,7 @@ use limiter_user::{
     api::{Detached, Failure, LimitChange, SCHEMA_VERSION},
     client::Client,
     error::{Error, Kind, Result},
-    plane, server,
+    plane, sockets,
 };
 use serde::Serialize;
 
@@ -167,7 +167,7 @@ async fn run(arguments: Arguments) -> Result<()> {
             let detached = match client.detach().await {
                 Err(error) if error.kind == Kind::Unreachable => {
                     let _links = plane::remove_pins(&pin_dir)?;
-                    server::remove_stale(&socket);
+                    sockets::remove_stale(&socket);
                     Detached { schema_version: SCHEMA_VERSION, interfaces: Vec::new() }
                 }
                 result => result?,
