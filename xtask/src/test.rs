@@ -83,7 +83,7 @@ fn without_privileges(workspace: &Path, toolchain: &BpfToolchain) -> Result<()> 
 /// The tiers that need root.
 fn on_the_kernel(workspace: &Path, quick: bool) -> Result<()> {
     let mut tests = cargo(workspace);
-    tests.args(["test", "--release", "--package", "limiter-tests", "--tests"]);
+    tests.args(["test", "--release", "--no-fail-fast", "--package", "limiter-tests", "--tests"]);
     if quick {
         tests.env("LIMITER_QUICK", "1");
     }
