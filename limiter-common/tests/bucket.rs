@@ -85,13 +85,15 @@ impl LeaseCell for Cpu {
     }
 }
 
-struct At {
+struct At<'a> {
     ns: u64,
     tick: u32,
+    read: &'a Cell<bool>,
 }
 
-impl Clock for At {
+impl Clock for At<'_> {
     fn now_ns(&self) -> u64 {
+        self.read.set(true);
         self.ns
     }
 
@@ -104,16 +106,21 @@ impl Clock for At {
 struct Machine {
     word: Cell<u64>,
     cpus: Vec<Cpu>,
+    /// Whether the last packet had the clock read.
+    read: Cell<bool>,
 }
 
 impl Machine {
     fn new(cpus: u32) -> Self {
-        Self { word: Cell::new(0), cpus: (0..cpus).map(|_| Cpu::default()).collect() }
+        let cpus = (0..cpus).map(|_| Cpu::default()).collect();
+        Self { word: Cell::new(0), cpus, read: Cell::new(false) }
     }
 
     fn charge(&self, policy: &Policy, cpu: u32, ns: u64, tick: u32) -> bool {
         let cell = &self.cpus[cpu as usize % self.cpus.len()];
-        match charge(policy, cell, || Some(Shared(&self.word)), &At { ns, tick }) {
+        self.read.set(false);
+        let at = At { ns, tick, read: &self.read };
+        match charge(policy, cell, || Some(Shared(&self.word)), &at) {
             Charge::Admitted => true,
             Charge::Exhausted => false,
             other => panic!("{other:?} without another CPU at work"),
@@ -219,7 +226,6 @@ fn run(case: &Case, tick_ns: u64) -> Result<(), TestCaseError> {
         if backward > SLACK_NS {
             above.forgive(backward);
         }
-        above.advance(at);
         if let Some(below) = &mut below {
             below.advance(at);
         }
@@ -228,7 +234,13 @@ fn run(case: &Case, tick_ns: u64) -> Result<(), TestCaseError> {
             #[expect(clippy::cast_possible_truncation, reason = "a tick counter wraps")]
             let tick = at.checked_div(tick_ns).map_or(packet, |tick| tick as u32);
             let remembered = denied_in[cpu as usize] == Some(tick);
-            if machine.charge(&policy, cpu, at, tick) {
+            let admitted = machine.charge(&policy, cpu, at, tick);
+            // Time is what was read: a leased token is spent without a look at
+            // the clock, so it does not tell the bucket that time has passed.
+            if machine.read.get() {
+                above.advance(at);
+            }
+            if admitted {
                 prop_assert!(above.holds(1), "admitted beyond burst + rate * t + N(L-1)");
                 above.take();
                 if let Some(below) = &mut below {
@@ -355,6 +367,21 @@ proptest! {
     }
 }
 
+/// A CPU whose clock is ahead spends leased tokens, then one whose clock lies
+/// behind by less than the slack takes more.
+#[test]
+fn leased_tokens_spent_ahead_of_another_clock_give_nothing_away() {
+    let case = Case {
+        rate: Rate::new(10_000_000, SECOND).unwrap(),
+        burst: 20,
+        cpus: 8,
+        strict: false,
+        start: 113_660_502_971_179_092,
+        steps: vec![(0, 3, 258_054, 7), (0, 3, 0, 1), (0, 0, 199_036, 7), (0, 0, 0, 21)],
+    };
+    run(&case, 0).unwrap();
+}
+
 /// 3,000/s must be 3,000/s, for every rate, over a long time: the fraction of
 /// a token that a lease leaves is carried on.
 #[test]
@@ -410,7 +437,8 @@ fn contention_is_bounded_and_admits_nothing() {
     let rate = Rate::new(1000, SECOND).unwrap();
     let policy = Policy::compile(rate, 100, Mode::Enforce, 2, false).unwrap();
     let (cpu, tries) = (Cpu::default(), Cell::new(0));
-    let at = At { ns: SECOND, tick: 1 };
+    let read = Cell::new(false);
+    let at = At { ns: SECOND, tick: 1, read: &read };
     assert_eq!(charge(&policy, &cpu, || Some(Busy(&tries)), &at), Charge::Contended);
     assert_eq!(tries.get(), 4);
     assert_eq!(charge(&policy, &cpu, || None::<Busy<'_>>, &at), Charge::Vanished);
