@@ -55,6 +55,11 @@ impl Service {
             let on = is_on(&attached, &now);
             if !on {
                 problems.push(format!("{} is gone or has another program on it", attached.name));
+            } else if !attached.pinned {
+                problems.push(format!(
+                    "the pin of {} was removed; its protection ends with the daemon",
+                    attached.name
+                ));
             } else if attached.mode == plane::Mode::Generic {
                 problems.push(format!(
                     "{} is protected in generic mode, several times slower than in its driver",
@@ -66,7 +71,7 @@ impl Service {
                 index: attached.index,
                 mode: attached.mode.name().into(),
                 attached: on,
-                pinned: true,
+                pinned: attached.pinned,
                 program_id: attached.program_id,
             });
         }
@@ -173,8 +178,8 @@ impl Service {
     /// There is no policy of that name.
     pub fn limits(&self, policy: Option<&str>) -> Result<api::Limits> {
         let policies = match policy {
-            Some(name) => vec![shown(self.policies.find(name)?)],
-            None => self.policies.limits().iter().map(shown).collect(),
+            Some(name) => vec![self.shown(self.policies.find(name)?)],
+            None => self.policies.limits().iter().map(|limit| self.shown(limit)).collect(),
         };
         Ok(api::Limits { schema_version: SCHEMA_VERSION, policies })
     }
@@ -195,10 +200,34 @@ impl Service {
             return Err(Error::new(Kind::Invalid, "nothing is to be changed")
                 .hint("name a rate, a burst or a mode"));
         }
+        if self.policies.observes() && change.mode == Some(Mode::Enforce) {
+            return Err(Error::new(
+                Kind::Invalid,
+                "this limiterd runs with --observe: it drops nothing",
+            )
+            .hint("restart it without --observe; it takes over without a gap"));
+        }
         let changed = self.policies.changed(name, change)?;
         self.plane.set_rules(&changed.compile(self.plane.sizing().cpus)?)?;
         self.policies = changed;
         self.limits(Some(name))
+    }
+
+    fn shown(&self, limit: &Limit) -> api::Limit {
+        let mode = match limit.mode {
+            Mode::Enforce if self.policies.observes() => Mode::Observe,
+            mode => mode,
+        };
+        api::Limit {
+            name: limit.name.clone(),
+            mode: mode.name().into(),
+            algorithm: "token-bucket".into(),
+            rate: limit.rate.to_string(),
+            rate_per_second: limit.rate.per_second(),
+            burst: limit.burst.0,
+            bandwidth_bytes_per_second: None,
+            bandwidth_burst_bytes: None,
+        }
     }
 }
 
@@ -252,18 +281,5 @@ fn add(stats: &mut api::Stats, count: &plane::Count, policy: Option<&str>) {
             packets: amount.packets,
             bytes: amount.bytes,
         }),
-    }
-}
-
-fn shown(limit: &Limit) -> api::Limit {
-    api::Limit {
-        name: limit.name.clone(),
-        mode: limit.mode.name().into(),
-        algorithm: "token-bucket".into(),
-        rate: limit.rate.to_string(),
-        rate_per_second: limit.rate.per_second(),
-        burst: limit.burst.0,
-        bandwidth_bytes_per_second: None,
-        bandwidth_burst_bytes: None,
     }
 }

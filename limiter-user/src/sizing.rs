@@ -22,6 +22,8 @@ const DEFAULT_RANGE: std::ops::RangeInclusive<u32> = 16_384..=262_144;
 /// free elements are handed out to CPUs 128 at a time.
 pub const RANGE: std::ops::RangeInclusive<u32> = 1_024..=16_777_216;
 
+/// The ring buffer of aya-log.
+const REPORTS: u64 = 128 << 10;
 const ELEMENT: u64 = 48;
 const POINTER: u64 = 8;
 const BUCKET: u64 = 16;
@@ -63,8 +65,8 @@ impl Sizing {
             + round(size_of::<Ruleset>()) * u64::from(GENERATIONS)
             + round(size_of::<Control>())
             + u64::from(interfaces)
-                * u64::from(ROWS)
-                * (POINTER + round(size_of::<Counter>()) * u64::from(cpus));
+                * (REPORTS
+                    + u64::from(ROWS) * (POINTER + round(size_of::<Counter>()) * u64::from(cpus)));
         Ok(Self { max_sources, cpus, maps_bytes })
     }
 }
@@ -103,7 +105,7 @@ mod tests {
     #[test]
     fn the_default_fits_a_small_server_and_a_large_one() {
         for (cpus, sources, mebibytes) in
-            [(1, 262_144, 52), (2, 262_144, 60), (64, 16_384, 42), (384, 16_384, 243)]
+            [(1, 262_144, 52), (2, 262_144, 60), (64, 16_384, 43), (384, 16_384, 243)]
         {
             let sizing = Sizing::new(cpus, 1, None).unwrap();
             assert_eq!(sizing.max_sources, sources, "{cpus} CPUs");

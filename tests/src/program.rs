@@ -1,6 +1,9 @@
 //! The program loaded into the kernel and attached to nothing.
 
-use std::path::PathBuf;
+use std::{
+    os::fd::{AsFd as _, AsRawFd as _},
+    path::PathBuf,
+};
 
 use aya::{
     maps::{MapData, PerCpuHashMap},
@@ -219,21 +222,21 @@ impl Program {
         }
     }
 
-    /// Bytes that the kernel says the maps take.
+    /// Bytes that the kernel says all maps of the load take.
     ///
     /// # Panics
     /// If the kernel does not say.
     #[must_use]
-    pub fn memory(&self) -> u64 {
-        let directory = PathBuf::from(BPF_FS).join("limiterd/new");
-        let pins = std::fs::read_dir(directory).expect("the pins of a load");
-        pins.map(|pin| {
-            let map = MapData::from_pin(pin.expect("a pin").path()).expect("a map");
-            let fd = std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(map.fd()));
-            let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).expect("fdinfo");
-            let line = info.lines().find_map(|line| line.strip_prefix("memlock:"));
-            line.expect("the memory of a map").trim().parse::<u64>().expect("a number")
-        })
-        .sum()
+    pub fn memory(&mut self) -> u64 {
+        let ids = self.runner.info().map_ids().expect("maps").expect("maps");
+        ids.into_iter().map(|id| memory(&MapData::from_id(id).expect("a map"))).sum()
     }
+}
+
+/// Bytes that the kernel says a map takes.
+fn memory(map: &MapData) -> u64 {
+    let fd = map.fd().as_fd().as_raw_fd();
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).expect("fdinfo");
+    let line = info.lines().find_map(|line| line.strip_prefix("memlock:"));
+    line.expect("the memory of a map").trim().parse().expect("a number")
 }

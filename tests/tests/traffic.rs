@@ -315,6 +315,9 @@ fn observing_drops_nothing_and_says_what_it_would() {
     assert_eq!((passed, dropped), (sent.frames, 0));
     let ideal = sent.frames as f64 - 100.0 - 1_000.0 * sent.time.as_secs_f64();
     assert!((0.95..=1.05).contains(&(would_drop as f64 / ideal)), "{would_drop} of {ideal}");
+    // That daemon never drops, whatever it is told.
+    assert_eq!(daemon.limits().policies[0].mode, "observe");
+    assert_eq!(daemon.ctl("limit set udp --mode enforce").status.code(), Some(6));
     // One policy can be off.
     let _answer = daemon.ask("limit set udp --mode off");
     let load = Load { frames: vec![udp4(&net)], count: 1_000, per_second: 20_000 };
@@ -356,7 +359,8 @@ fn protection_outlives_a_killed_daemon() {
     let least = 0.95 * 1_000.0 * sent.time.as_secs_f64();
     println!("{passed} of {} reached the stack, at most {most:.0} may", sent.frames);
     assert!((least..=most).contains(&passed), "{passed} reached the stack");
-    assert_eq!(daemon.status().interfaces[0].mode, "native");
+    let interface = &daemon.status().interfaces[0];
+    assert_eq!((interface.mode.as_str(), interface.pinned), ("native", true));
 
     // Killed again, and taken off by hand.
     let _killed = daemon.kill();

@@ -81,6 +81,8 @@ pub struct Attached {
     pub mode: Mode,
     /// Kernel's number of the program.
     pub program_id: u32,
+    /// Whether its link is pinned, so that it outlives the daemon.
+    pub pinned: bool,
 }
 
 /// Packets and bytes under one (policy, verdict, reason) of one interface.
@@ -147,6 +149,7 @@ impl Plane {
                 index: attachment.index,
                 mode: attachment.mode,
                 program_id: attachment.program_id,
+                pinned: self.pins.holds_link(&instance.interface),
             })
         })
     }

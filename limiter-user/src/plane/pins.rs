@@ -34,6 +34,11 @@ pub(super) fn link_pin(interface: &str) -> String {
     format!("link-{interface}")
 }
 
+/// The interface whose link is pinned at this path.
+fn linked_interface(path: &Path) -> Option<&str> {
+    path.file_name()?.to_str()?.strip_prefix("link-")
+}
+
 impl Pins {
     /// Takes the directory and makes an empty staging directory in it.
     pub(super) fn stage(root: &Path) -> Result<Self> {
@@ -64,7 +69,18 @@ impl Pins {
             Error::failed(format!("cannot put the pins in place at {}: {error}", live.display()))
         })?;
         self.staged = false;
+        // What was there before is in the staging directory now.
+        for before in list(&staging)?.iter().filter_map(|path| linked_interface(path)) {
+            if !self.holds_link(before) {
+                tracing::warn!("{before}: no longer protected; an earlier limiterd had it");
+            }
+        }
         remove_directory(&staging).map(|_| ())
+    }
+
+    /// Whether the link of an interface is pinned.
+    pub(super) fn holds_link(&self, interface: &str) -> bool {
+        self.live().join(link_pin(interface)).exists()
     }
 
     /// Removes everything of ours, and the directory if nothing else is in it.
@@ -119,8 +135,7 @@ fn remove_directory(directory: &Path) -> Result<usize> {
     let mut links = 0;
     for path in list(directory)? {
         fs::remove_file(&path).map_err(|error| failed("remove", &path, &error))?;
-        let link = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("link-"));
-        links += usize::from(link);
+        links += usize::from(linked_interface(&path).is_some());
     }
     match fs::remove_dir(directory) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
