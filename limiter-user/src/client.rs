@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Longer than the daemon gives itself.
-const TIMEOUT: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(6);
 
 /// A daemon, by its socket.
 #[derive(Clone, Debug)]
@@ -58,7 +58,7 @@ impl Client {
     /// As [`Client::status`].
     pub async fn limits(&self, policy: Option<&str>) -> Result<Limits> {
         match policy {
-            Some(policy) => self.get(&limit_path(policy)).await,
+            Some(policy) => self.get(&limit_path(policy)?).await,
             None => self.get("/v1/limits").await,
         }
     }
@@ -68,7 +68,7 @@ impl Client {
     /// # Errors
     /// As [`Client::status`].
     pub async fn change(&self, policy: &str, change: &LimitChange) -> Result<Limits> {
-        self.call(Method::PATCH, &limit_path(policy), json(change)?).await
+        self.call(Method::PATCH, &limit_path(policy)?, json(change)?).await
     }
 
     /// Takes the protection off everywhere; the daemon then ends.
@@ -150,9 +150,13 @@ impl Client {
     }
 }
 
-fn limit_path(policy: &str) -> String {
+fn limit_path(policy: &str) -> Result<String> {
+    if policy.is_empty() {
+        return Err(Error::new(Kind::NotFound, "there is no policy ''")
+            .hint("limiterctl limit show lists those that there are"));
+    }
     let policy = percent_encoding::utf8_percent_encode(policy, percent_encoding::NON_ALPHANUMERIC);
-    format!("/v1/limits/{policy}")
+    Ok(format!("/v1/limits/{policy}"))
 }
 
 fn json(value: &impl Serialize) -> Result<Bytes> {

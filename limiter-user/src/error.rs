@@ -15,17 +15,26 @@ pub enum Kind {
     Permission,
     /// A value that cannot be used.
     Invalid,
+    /// A command line that cannot be understood.
+    Usage,
 }
 
 impl Kind {
-    const ALL: [Self; 5] =
-        [Self::Failed, Self::NotFound, Self::Unreachable, Self::Permission, Self::Invalid];
+    const ALL: [Self; 6] = [
+        Self::Failed,
+        Self::Usage,
+        Self::NotFound,
+        Self::Unreachable,
+        Self::Permission,
+        Self::Invalid,
+    ];
 
-    /// Exit code of a tool that fails so. 2 is for usage, by clap.
+    /// Exit code of a tool that fails so.
     #[must_use]
     pub const fn exit_code(self) -> u8 {
         match self {
             Self::Failed => 1,
+            Self::Usage => 2,
             Self::NotFound => 3,
             Self::Unreachable => 4,
             Self::Permission => 5,
@@ -42,6 +51,7 @@ impl Kind {
             Self::Unreachable => "unreachable",
             Self::Permission => "permission",
             Self::Invalid => "invalid",
+            Self::Usage => "usage",
         }
     }
 
@@ -98,7 +108,7 @@ impl std::error::Error for Error {}
 
 impl From<crate::rate::Error> for Error {
     fn from(error: crate::rate::Error) -> Self {
-        Self::new(Kind::Invalid, error.to_string())
+        Self::new(Kind::Invalid, error.to_string()).hint(error.hint())
     }
 }
 
@@ -110,7 +120,7 @@ mod tests {
     fn kinds_and_exit_codes_are_one_to_one() {
         let mut codes: Vec<_> = Kind::ALL.into_iter().map(Kind::exit_code).collect();
         codes.dedup();
-        assert_eq!(codes, [1, 3, 4, 5, 6]);
+        assert_eq!(codes, [1, 2, 3, 4, 5, 6]);
         for kind in Kind::ALL {
             assert_eq!(Kind::from_name(kind.name()), kind);
         }

@@ -6,21 +6,34 @@ use limiter_common::policy::{RangeError, Rate};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// A rate or burst that cannot be used, said so that the mend is plain.
+/// A rate or burst that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Not a number with an optional suffix and period.
-    #[error("'{0}' is no rate; write packets per time, such as 500, 2.5k/s, 90/m or 1/day")]
+    #[error("'{0}' is no rate")]
     NotARate(String),
     /// A number outside the range.
-    #[error("the rate '{0}' is out of range; it must lie between 1/day and 10M/s")]
+    #[error("the rate '{0}' is out of range")]
     RateRange(String),
     /// Not a whole number.
-    #[error("'{0}' is no burst; write a whole number of packets, such as 200 or 10k")]
+    #[error("'{0}' is no burst")]
     NotABurst(String),
     /// Zero or above 2^32-1.
-    #[error("the burst '{0}' is out of range; it must lie between 1 and 4294967295 packets")]
+    #[error("the burst '{0}' is out of range")]
     BurstRange(String),
+}
+
+impl Error {
+    /// The mend.
+    #[must_use]
+    pub const fn hint(&self) -> &'static str {
+        match self {
+            Self::NotARate(_) => "write packets per time, such as 500, 2.5k/s, 90/m or 1/day",
+            Self::RateRange(_) => "it must lie between 1/day and 10M/s",
+            Self::NotABurst(_) => "write a whole number of packets, such as 200 or 10k",
+            Self::BurstRange(_) => "it must lie between 1 and 4294967295 packets",
+        }
+    }
 }
 
 /// Packets per time, exact from 1/day to 10M/s.

@@ -2,24 +2,30 @@
 
 use std::{
     future::Future,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use axum::{
-    Json, Router,
+    Extension, Json, Router,
     extract::{
-        ConnectInfo, DefaultBodyLimit, Path as UrlPath, Query, State,
-        connect_info::Connected,
+        DefaultBodyLimit, Path as UrlPath, Query, State,
         rejection::{JsonRejection, QueryRejection},
     },
     http::StatusCode,
     response::{IntoResponse, Response},
     routing::{any, get, patch, post},
-    serve::IncomingStream,
+};
+use hyper::server::conn::http1;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
 };
 use serde::{Deserialize, Serialize};
-use tokio::{net::UnixListener, sync::watch};
+use tokio::{
+    net::UnixListener,
+    sync::{Semaphore, watch},
+};
 use tower_http::timeout::TimeoutLayer;
 
 use crate::{
@@ -32,7 +38,17 @@ use crate::{
 /// Longest body of a request, bytes.
 const MAX_BODY: usize = 64 << 10;
 /// Longest time for one request.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(4);
+/// Longest time in which the head of a request may arrive.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(3);
+/// Longest life of a connection; a client makes another.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
+/// Connections at a time on one socket.
+const MAX_CONNECTIONS: usize = 64;
+/// Time between two looks at the interfaces.
+const WATCH_INTERVAL: Duration = Duration::from_secs(2);
+/// Pause after a connection that could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long the answer to the last request may take to be read.
 const ANSWER_TIME: Duration = Duration::from_millis(200);
 /// Who is at the other end.
@@ -40,15 +56,6 @@ const ANSWER_TIME: Duration = Duration::from_millis(200);
 struct Peer {
     uid: Option<u32>,
     pid: Option<i32>,
-}
-
-impl Connected<IncomingStream<'_, UnixListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        stream.io().peer_cred().map_or_else(
-            |_| Self::default(),
-            |peer| Self { uid: Some(peer.uid()), pid: peer.pid() },
-        )
-    }
 }
 
 /// The service, until it is detached.
@@ -66,11 +73,7 @@ impl Shared {
         work: impl FnOnce(&mut Option<Service>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let service = Arc::clone(&self.service);
-        let work = move || match service.lock() {
-            Ok(mut service) => work(&mut service),
-            Err(_) => Err(Error::failed("the daemon is broken").hint("restart limiterd")),
-        };
-        tokio::task::spawn_blocking(work)
+        tokio::task::spawn_blocking(move || work(&mut lock(&service)))
             .await
             .unwrap_or_else(|_| Err(Error::failed("the daemon gave up on this request")))
     }
@@ -109,22 +112,78 @@ pub async fn serve(
             .layer(DefaultBodyLimit::max(MAX_BODY))
             .layer(TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, TIMEOUT))
             .with_state(shared.clone())
-            .into_make_service_with_connect_info::<Peer>()
     };
     let Sockets { admin: admin_socket, read: read_socket, files } = sockets;
-    let admin = axum::serve(admin_socket, finish(admin));
-    let read = axum::serve(read_socket, finish(read));
-    let outcome = tokio::select! {
-        outcome = async { tokio::try_join!(admin, read) } => outcome.map(|_| ()),
-        () = shutdown => Ok(()),
-        () = detached(stopped) => Ok(()),
-    };
-    drop(files);
-    outcome.map_err(|error| Error::failed(format!("the control socket failed: {error}")))?;
-    match shared.service.lock() {
-        Ok(mut service) => Ok(service.take()),
-        Err(_) => Err(Error::failed("the daemon is broken")),
+    tokio::select! {
+        () = accept(admin_socket, finish(admin)) => {}
+        () = accept(read_socket, finish(read)) => {}
+        () = watch_attachments(&shared) => {}
+        () = shutdown => {}
+        () = detached(stopped) => {}
     }
+    drop(files);
+    let service = lock(&shared.service).take();
+    Ok(service)
+}
+
+/// Writes to the log when the protection of an interface changes by somebody
+/// else's doing, for ever.
+async fn watch_attachments(shared: &Shared) {
+    let mut known = Vec::new();
+    let mut ticks = tokio::time::interval(WATCH_INTERVAL);
+    loop {
+        ticks.tick().await;
+        let look = |service: &mut Option<Service>| running(service)?.attachment_problems();
+        // The next look is not far.
+        let Ok(problems) = shared.run(look).await else {
+            continue;
+        };
+        for problem in problems.iter().filter(|problem| !known.contains(*problem)) {
+            tracing::warn!("{problem}");
+        }
+        for problem in known.iter().filter(|problem| !problems.contains(problem)) {
+            tracing::info!("no longer so: {problem}");
+        }
+        known = problems;
+    }
+}
+
+/// Serves one socket, for ever. Each has connections of its own, so that those
+/// who may only read cannot shut out those who may change; a client that keeps
+/// a connection without asking anything loses it.
+async fn accept(listener: UnixListener, router: Router) {
+    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // No descriptors left: some will be.
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        // Without room, the connection is closed at once.
+        let Ok(place) = Arc::clone(&room).try_acquire_owned() else {
+            continue;
+        };
+        let peer = stream.peer_cred().map_or_else(
+            |_| Peer::default(),
+            |peer| Peer { uid: Some(peer.uid()), pid: peer.pid() },
+        );
+        let service = TowerToHyperService::new(router.clone().layer(Extension(peer)));
+        tokio::spawn(async move {
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEADER_TIMEOUT)
+                .serve_connection(TokioIo::new(stream), service);
+            // What goes wrong on a connection is the client's to see.
+            let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
+            drop(place);
+        });
+    }
+}
+
+/// The service, also after a request that failed badly: it must still be
+/// possible to detach.
+fn lock(service: &Mutex<Option<Service>>) -> MutexGuard<'_, Option<Service>> {
+    service.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Done when a client has asked to detach and has had time to read the answer.
@@ -142,7 +201,7 @@ impl IntoResponse for Refusal {
         let status = match self.0.kind {
             Kind::NotFound => StatusCode::NOT_FOUND,
             Kind::Permission => StatusCode::FORBIDDEN,
-            Kind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
+            Kind::Invalid | Kind::Usage => StatusCode::UNPROCESSABLE_ENTITY,
             Kind::Failed | Kind::Unreachable => StatusCode::INTERNAL_SERVER_ERROR,
         };
         (status, Json(Failure::from(&self.0))).into_response()
@@ -190,7 +249,7 @@ async fn limit(
 
 async fn change(
     State(shared): State<Shared>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Extension(peer): Extension<Peer>,
     UrlPath(policy): UrlPath<String>,
     body: std::result::Result<Json<LimitChange>, JsonRejection>,
 ) -> Answer<crate::api::Limits> {
@@ -215,7 +274,7 @@ async fn change(
 
 async fn detach(
     State(shared): State<Shared>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Extension(peer): Extension<Peer>,
 ) -> Answer<Detached> {
     let work = move |service: &mut Option<Service>| {
         running(service)?;

@@ -10,7 +10,7 @@ use limiter_common::{
 use crate::{
     api::{self, SCHEMA_VERSION},
     error::{Error, Kind, Result},
-    interface,
+    interface::{self, Interface},
     plane::{self, Attached, Plane},
     policies::{Change, Limit, Mode, Policies},
 };
@@ -43,6 +43,15 @@ impl Service {
         self.started.elapsed().as_secs()
     }
 
+    /// Interfaces that are not protected as they should be, one sentence each.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub fn attachment_problems(&self) -> Result<Vec<String>> {
+        let now = interface::all()?;
+        Ok(self.plane.attached().filter_map(|attached| problem(&attached, &now)).collect())
+    }
+
     /// How the shield stands.
     ///
     /// # Errors
@@ -52,25 +61,12 @@ impl Service {
         let mut problems = Vec::new();
         let mut interfaces = Vec::new();
         for attached in self.plane.attached() {
-            let on = is_on(&attached, &now);
-            if !on {
-                problems.push(format!("{} is gone or has another program on it", attached.name));
-            } else if !attached.pinned {
-                problems.push(format!(
-                    "the pin of {} was removed; its protection ends with the daemon",
-                    attached.name
-                ));
-            } else if attached.mode == plane::Mode::Generic {
-                problems.push(format!(
-                    "{} is protected in generic mode, several times slower than in its driver",
-                    attached.name
-                ));
-            }
+            problems.extend(problem(&attached, &now));
             interfaces.push(api::InterfaceStatus {
-                name: attached.name,
+                attached: is_on(&attached, &now),
+                name: present_name(&attached, &now),
                 index: attached.index,
                 mode: attached.mode.name().into(),
-                attached: on,
                 pinned: attached.pinned,
                 program_id: attached.program_id,
             });
@@ -123,16 +119,16 @@ impl Service {
         if let Some(name) = policy {
             self.policies.find(name)?;
         }
+        let now = interface::all()?;
         let attached: Vec<_> = self.plane.attached().collect();
+        let names: Vec<_> = attached.iter().map(|attached| present_name(attached, &now)).collect();
         if let Some(name) = interface
-            && !attached.iter().any(|attached| attached.name == name)
+            && !names.iter().any(|known| known == name)
         {
-            let names: Vec<_> = attached.iter().map(|attached| attached.name.as_str()).collect();
             return Err(Error::new(Kind::NotFound, format!("'{name}' is not protected"))
                 .hint(format!("protected are: {}", names.join(", "))));
         }
-        let wanted = |name: &str| interface.is_none_or(|interface| interface == name);
-        let now = interface::all()?;
+        let wanted = |at: usize| interface.is_none_or(|interface| interface == names[at]);
         let mut stats = api::Stats {
             schema_version: SCHEMA_VERSION,
             uptime_seconds: self.uptime(),
@@ -152,9 +148,9 @@ impl Service {
                 would_drop: api::Count::default(),
             });
         }
-        for (at, attached) in attached.iter().enumerate().filter(|(_, it)| wanted(&it.name)) {
+        for (at, attached) in attached.iter().enumerate().filter(|(at, _)| wanted(*at)) {
             stats.interfaces.push(api::StatsInterface {
-                name: attached.name.clone(),
+                name: present_name(attached, &now),
                 index: attached.index,
                 mode: attached.mode.name().into(),
                 attached: is_on(attached, &now),
@@ -231,14 +227,46 @@ impl Service {
     }
 }
 
-fn is_on(attached: &Attached, now: &[interface::Interface]) -> bool {
+/// The interface to which something was attached, as it is now.
+fn present<'a>(attached: &Attached, now: &'a [Interface]) -> Option<&'a Interface> {
+    now.iter().find(|interface| interface.index == attached.index)
+}
+
+/// Its name, which may have changed.
+fn present_name(attached: &Attached, now: &[Interface]) -> String {
+    present(attached, now).map_or_else(|| attached.name.clone(), |it| it.name.clone())
+}
+
+fn is_on(attached: &Attached, now: &[Interface]) -> bool {
     let id = Some(attached.program_id);
-    now.iter().any(|interface| {
-        interface.index == attached.index
-            && match attached.mode {
-                plane::Mode::Native => interface.native == id,
-                plane::Mode::Generic => interface.generic == id,
+    present(attached, now).is_some_and(|interface| match attached.mode {
+        plane::Mode::Native => interface.native == id,
+        plane::Mode::Generic => interface.generic == id,
+    })
+}
+
+/// What is wrong with an interface's protection, and the mend.
+fn problem(attached: &Attached, now: &[Interface]) -> Option<String> {
+    const RESTART: &str = "restart limiterd to protect it again";
+    let name = present_name(attached, now);
+    if !is_on(attached, now) {
+        let what = match present(attached, now) {
+            Some(interface) => match interface.program() {
+                Some(program) => format!("has another XDP program on it, number {program}"),
+                None => format!("is not protected: the program was taken off it; {RESTART}"),
+            },
+            None if now.iter().any(|interface| interface.name == attached.name) => {
+                format!("is not protected: it was removed and made anew; {RESTART}")
             }
+            None => format!("is gone; when it is back, {RESTART}"),
+        };
+        return Some(format!("{name} {what}"));
+    }
+    if !attached.pinned {
+        return Some(format!("the pin of {name} was removed; its protection ends with limiterd"));
+    }
+    (attached.mode == plane::Mode::Generic).then(|| {
+        format!("{name} is protected in generic mode, several times slower than in its driver")
     })
 }
 

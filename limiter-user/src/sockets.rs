@@ -2,7 +2,10 @@
 
 use std::{
     io::ErrorKind,
-    os::unix::{fs::PermissionsExt as _, net::UnixStream},
+    os::unix::{
+        fs::{FileTypeExt as _, PermissionsExt as _},
+        net::UnixStream,
+    },
     path::{Path, PathBuf},
 };
 
@@ -50,7 +53,7 @@ impl Sockets {
             && !directory.as_os_str().is_empty()
             && !directory.exists()
         {
-            std::fs::create_dir_all(directory).map_err(|error| failed(directory, &error))?;
+            std::fs::create_dir(directory).map_err(|error| failed(directory, &error))?;
             files.directory = Some(directory.to_owned());
         }
         let sibling = read_only_sibling(socket);
@@ -80,9 +83,7 @@ impl Drop for Files {
 /// nothing else is in it.
 pub fn remove_stale(socket: &Path) {
     for path in [socket, &read_only_sibling(socket)] {
-        let dead = UnixStream::connect(path)
-            .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
-        if dead {
+        if is_stale(path) {
             remove(path);
         }
     }
@@ -90,6 +91,13 @@ pub fn remove_stale(socket: &Path) {
         // Not if something else is in it, or it is not there.
         let _ = std::fs::remove_dir(directory);
     }
+}
+
+/// Whether a path is a socket at which nobody listens.
+fn is_stale(path: &Path) -> bool {
+    let socket = path.symlink_metadata().is_ok_and(|facts| facts.file_type().is_socket());
+    let refused = |error: std::io::Error| error.kind() == ErrorKind::ConnectionRefused;
+    socket && UnixStream::connect(path).is_err_and(refused)
 }
 
 fn remove(path: &Path) {
@@ -101,13 +109,14 @@ fn remove(path: &Path) {
 }
 
 fn listen(path: &Path, mode: u32) -> Result<UnixListener> {
-    match UnixStream::connect(path) {
-        Ok(_) => {
-            return Err(Error::failed(format!("another limiterd answers at {}", path.display()))
-                .hint("stop it first, or give this one its own --socket"));
-        }
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => remove(path),
-        Err(_) => {}
+    if is_stale(path) {
+        remove(path);
+    } else if UnixStream::connect(path).is_ok() {
+        return Err(Error::failed(format!("another limiterd answers at {}", path.display()))
+            .hint("stop it first, or give this one its own --socket"));
+    } else if path.symlink_metadata().is_ok() {
+        return Err(Error::failed(format!("{} is there and is no socket", path.display()))
+            .hint("name another place with --socket"));
     }
     // Made with no permission for others, then opened to those who may use it:
     // at no moment is it open to more.

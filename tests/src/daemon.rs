@@ -106,6 +106,11 @@ impl Daemon {
         [policy.passed.packets, policy.dropped.packets, policy.would_drop.packets]
     }
 
+    /// Sends the daemon a signal.
+    pub fn signal(&mut self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
     /// Sends SIGTERM and waits for the end.
     #[must_use]
     pub fn stop(mut self) -> Output {

@@ -149,7 +149,7 @@ fn a_second_daemon_is_refused_and_the_first_goes_on() {
     let output =
         limiterd(&host, "--iface eth0 --pin-dir /sys/fs/bpf/other --socket /run/other/ctl.sock");
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("another --pin-dir"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("pins are elsewhere"), "{}", stderr(&output));
     assert!(daemon.status().interfaces[0].attached);
     assert!(daemon.stop().status.success());
     assert_eq!(left_over(&host), "");
@@ -320,8 +320,17 @@ fn limits_are_changed_or_refused_whole() {
     // A script gets the error as JSON as well.
     let output = daemon.ctl("-o json limit set default --rate fast");
     let error: Value = serde_json::from_str(&stdout(&output)).expect("JSON");
-    has(&error, &[("/error/code", 's'), ("/error/message", 's'), ("/error/hint", '0')]);
+    has(&error, &[("/error/code", 's'), ("/error/message", 's'), ("/error/hint", 's')]);
     assert_eq!(error["error"]["code"], "invalid");
+
+    for (arguments, code) in [("-o json frob", "usage"), ("-o ndjson limit show no", "not_found")] {
+        let output = daemon.ctl(arguments);
+        let error: Value = serde_json::from_str(&stdout(&output)).expect("JSON");
+        assert_eq!(error["error"]["code"], code);
+    }
+    let empty = host.command(binary("limiterctl")).args(["limit", "show", ""]).output();
+    let empty = empty.expect("limiterctl");
+    assert_eq!(empty.status.code(), Some(3), "{}", stderr(&empty));
 
     let log = stderr(&daemon.stop());
     let changes: Vec<_> = log.lines().filter(|line| line.contains("limit changed")).collect();
@@ -349,10 +358,12 @@ fn sockets_answer_those_who_may_ask() {
     }
     let modes = stdout(&host.run("stat -c %a:%U /run/here/my.sock /run/here/ro.sock"));
     assert_eq!(modes, "660:root\n666:root\n");
-    // By the environment.
-    let mut command = host.command(binary("limiterctl"));
-    command.env("LIMITERD_SOCKET", "/run/here/my.sock").arg("status");
-    assert!(command.output().expect("limiterctl").status.success());
+    // By the environment; an empty variable is none.
+    for (socket, code) in [("/run/here/my.sock", 0), ("", 4)] {
+        let mut command = host.command(binary("limiterctl"));
+        command.env("LIMITERD_SOCKET", socket).arg("status");
+        assert_eq!(command.output().expect("limiterctl").status.code(), Some(code));
+    }
     // A stranger may look and not touch.
     for (socket, code) in [("/run/here/my.sock", 5), (read_only, 0)] {
         let mut command = host.command(binary("limiterctl"));
@@ -419,6 +430,137 @@ fn bad_requests_are_answered_and_survived() {
         assert!(received.contains(answer), "{start:?}: {received}");
         assert!(daemon.ctl("status").status.success(), "after {start:?}");
     }
+}
+
+/// A stranger who opens connections and asks nothing shuts nobody out.
+#[test]
+fn idle_connections_shut_nobody_out() {
+    let (host, _other) = host();
+    let daemon = Daemon::start(&host, "--iface eth0");
+    let connections = host.call(|| -> Vec<_> {
+        let connect = || std::os::unix::net::UnixStream::connect("/run/limiterd/ro.sock");
+        let half = |mut stream: std::os::unix::net::UnixStream| {
+            // It may be closed already.
+            let _ = stream.write_all(b"GET ");
+            stream
+        };
+        (0..900).filter_map(|_| connect().ok()).map(half).collect()
+    });
+    assert!(connections.len() > 800, "{}", connections.len());
+    assert!(daemon.ctl("limit set udp --rate 5").status.success());
+    std::thread::sleep(Duration::from_secs(4));
+    assert_eq!(ctl(&host, "--socket /run/limiterd/ro.sock status").status.code(), Some(0));
+    drop(connections);
+    assert!(daemon.stop().status.success());
+}
+
+/// Nobody reads the log any more: the daemon goes on, and ends as it should.
+#[test]
+fn a_closed_log_breaks_nothing() {
+    let (host, _other) = host();
+    let mut command = host.command(binary("limiterd"));
+    let mut process = Running::start(command.args(["--iface", IFACE]).stderr(Stdio::piped()));
+    let mut log = std::io::BufReader::new(process.child().stderr.take().expect("a pipe"));
+    let mut line = String::new();
+    while !line.contains("ready") {
+        line.clear();
+        std::io::BufRead::read_line(&mut log, &mut line).expect("the log");
+    }
+    drop(log);
+    for arguments in ["limit set udp --rate 5", "status", "limit set udp --rate 6"] {
+        let output = ctl(&host, arguments);
+        assert!(output.status.success(), "{arguments}: {}", stderr(&output));
+    }
+    // Closing a terminal is no reason to stop.
+    process.signal(rustix::process::Signal::HUP);
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(ctl(&host, "status").status.success());
+    process.signal(rustix::process::Signal::TERM);
+    assert!(process.wait().status.success());
+    assert_eq!(left_over(&host), "");
+}
+
+/// What is not limiterd's is never removed.
+#[test]
+fn foreign_files_are_left_alone() {
+    let (host, _other) = host();
+    let shell = |script: &'static str| {
+        let output = host.command("sh").args(["-c", script]).output().expect("sh");
+        assert!(output.status.success(), "{script}: {}", stderr(&output));
+        stdout(&output)
+    };
+    shell("mkdir -p /run/a/v1 /run/a/new; echo x > /run/a/v1/link-eth0; echo x > /run/a/file");
+    shell("echo x > /run/a/ro.sock; mkdir -p /sys/fs/bpf/limiterd/v1/junk");
+    let before = shell("find /run/a | sort");
+    for (arguments, code) in [
+        ("--detach --pin-dir /run/a", 1),
+        ("--iface eth0 --socket /run/a/file", 1),
+        ("--iface eth0 --socket /run/a/ctl.sock", 1),
+        ("--iface eth0 --socket /run/none/here/ctl.sock", 1),
+        // The junk is in the way of a start, and survives it.
+        ("--iface eth0", 1),
+        ("--detach", 0),
+    ] {
+        let output = limiterd(&host, arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments}: {}", stderr(&output));
+        let links = stdout(&host.run("ip link show eth0"));
+        assert!(!links.contains("prog/xdp"), "limiterd {arguments} left its program");
+    }
+    assert_eq!(shell("find /run/a | sort"), before);
+    shell("test -d /sys/fs/bpf/limiterd/v1/junk && rm -r /sys/fs/bpf/limiterd/v1/junk");
+    shell("ln -s /run/a /sys/fs/bpf/limiterd/new 2>/dev/null; true");
+    assert!(limiterd(&host, "--detach").status.success());
+    assert_eq!(shell("find /run/a | sort"), before);
+}
+
+/// The emergency brake works on a daemon that hangs.
+#[test]
+fn a_daemon_that_hangs_is_detached() {
+    let (host, _other) = host();
+    let mut daemon = Daemon::start(&host, "--iface eth0");
+    daemon.signal(rustix::process::Signal::STOP);
+    let output = limiterd(&host, "--detach");
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(!stdout(&host.run("ip link show eth0")).contains("prog/xdp"));
+    daemon.signal(rustix::process::Signal::CONT);
+    assert!(!daemon.status().interfaces[0].attached);
+    assert!(daemon.stop().status.success());
+    assert_eq!(left_over(&host), "");
+}
+
+/// The status follows what happens to the interface.
+#[test]
+fn interfaces_that_change_are_told_as_they_are() {
+    let (host, other) = host();
+    let daemon = Daemon::start(&host, "--iface eth0");
+    let problem = || daemon.status().problems.first().cloned().unwrap_or_default();
+    host.ip("link set eth0 name wan0");
+    assert_eq!(daemon.status().interfaces[0].name, "wan0");
+    assert_eq!(problem(), "");
+    host.ip("link del wan0");
+    assert!(problem().contains("is gone"), "{}", problem());
+    assert_eq!(daemon.status().health, "degraded");
+    host.connect(IFACE, &other, IFACE);
+    assert!(problem().contains("eth0 is not protected"), "{}", problem());
+    std::thread::sleep(Duration::from_millis(2_500));
+    let log = stderr(&daemon.stop());
+    assert!(log.contains("WARN") && log.contains("eth0 is not protected"), "{log}");
+
+    // A renamed interface is taken over by its new name.
+    let _killed = Daemon::start(&host, "--iface eth0").kill();
+    host.ip("link set eth0 name wan0");
+    let daemon = Daemon::start(&host, "--iface wan0");
+    assert!(daemon.status().interfaces[0].attached);
+    assert!(daemon.stop().status.success());
+    assert_eq!(left_over(&host), "");
+
+    // Native mode is not given up for what an earlier run left.
+    let _killed = Daemon::start(&host, "--iface wan0 --xdp-mode generic").kill();
+    let output = limiterd(&host, "--iface wan0 --xdp-mode native");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("limiterd --detach"), "{}", stderr(&output));
+    assert!(limiterd(&host, "--detach").status.success());
+    assert_eq!(left_over(&host), "");
 }
 
 #[test]

@@ -1,9 +1,8 @@
 //! The daemon: loads, attaches, serves, and takes everything off again.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{io::Write as _, path::PathBuf, process::ExitCode};
 
 use clap::{Parser, ValueEnum};
-use limiter_common::ABI_VERSION;
 use limiter_user::{
     client::Client,
     error::{Error, Kind, Result},
@@ -18,12 +17,21 @@ use limiter_user::{
 };
 use tokio::signal::unix::{SignalKind, signal};
 
+const HELP: &str = "\
+Examples:
+  limiterd --iface eth0 --observe         count what would be dropped
+  limiterd --iface eth0                   the built-in limits
+  limiterd --iface eth0 --rate 5k/s       5,000 packets/s for each source
+  limiterd --detach                       take everything off
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 5 permission, 6 invalid value";
+
 /// Drops floods in the network driver: a token bucket for every source.
 ///
 /// Without --rate, the built-in profile limits each source by the kind of its
 /// packets. Ctrl-C takes the protection off; kill -9 leaves it in force.
 #[derive(Parser)]
-#[command(name = "limiterd", version)]
+#[command(name = "limiterd", version, after_help = HELP)]
 struct Arguments {
     /// Interface to protect; may be given several times
     #[arg(long = "iface", value_name = "NAME", required_unless_present = "detach")]
@@ -97,7 +105,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             match format {
-                LogFormat::Text => eprintln!("limiterd: {error}"),
+                LogFormat::Text => {
+                    // Nobody is left to tell if this fails.
+                    let _ = writeln!(std::io::stderr(), "limiterd: {error}");
+                }
                 LogFormat::Json => tracing::error!("{error}"),
             }
             ExitCode::from(error.kind.exit_code())
@@ -107,7 +118,11 @@ fn main() -> ExitCode {
 
 fn start_log(format: LogFormat) {
     use std::io::IsTerminal as _;
-    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false);
+    // When nobody reads the log any more, the shield goes on without.
+    let log = tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .log_internal_errors(false);
     match format {
         LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
@@ -129,6 +144,7 @@ async fn run(arguments: Arguments) -> Result<()> {
     let sockets = Sockets::listen(&arguments.socket)?;
     let mut interrupt = listen(SignalKind::interrupt())?;
     let mut terminate = listen(SignalKind::terminate())?;
+    let mut hangup = listen(SignalKind::hangup())?;
     let reports = plane.forward_reports();
     plane.attach(match arguments.xdp_mode {
         XdpMode::Auto => Wish::Auto,
@@ -138,9 +154,14 @@ async fn run(arguments: Arguments) -> Result<()> {
     announce(&plane, &policies, &arguments);
     let service = Service::new(plane, policies);
     let shutdown = async move {
-        let name = tokio::select! {
-            _ = interrupt.recv() => "SIGINT",
-            _ = terminate.recv() => "SIGTERM",
+        let name = loop {
+            tokio::select! {
+                _ = interrupt.recv() => break "SIGINT",
+                _ = terminate.recv() => break "SIGTERM",
+                _ = hangup.recv() => {
+                    tracing::info!("SIGHUP: there is no configuration file to read again");
+                }
+            }
         };
         tracing::info!("{name}: taking the protection off");
     };
@@ -168,13 +189,8 @@ fn policies(arguments: &Arguments) -> Result<Policies> {
 fn distinct(interfaces: &[String]) -> Result<Vec<String>> {
     let mut distinct: Vec<String> = Vec::new();
     for name in interfaces {
-        // As the kernel's dev_valid_name, so that a name is also a file name.
-        let valid = !name.is_empty()
-            && name.len() < 16
-            && name != "."
-            && name != ".."
-            && !name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace());
-        if !valid {
+        // It is part of file names.
+        if name.is_empty() || name.contains('/') {
             return Err(Error::new(
                 Kind::NotFound,
                 format!("there is no network interface '{name}'"),
@@ -244,7 +260,8 @@ async fn detach(arguments: &Arguments) -> Result<()> {
     let links = plane::remove_pins(&arguments.pin_dir)?;
     sockets::remove_stale(&arguments.socket);
     match links {
-        0 => tracing::info!("nothing of limiterd (ABI {ABI_VERSION} or another) is attached"),
+        0 => tracing::info!("nothing of limiterd is attached"),
+        1 => tracing::info!("detached from one interface"),
         links => tracing::info!("detached from {links} interfaces"),
     }
     Ok(())

@@ -79,6 +79,15 @@ pub(super) fn all(instances: &mut [Instance], pins: &Pins, wish: Wish) -> Result
         {
             return Err(foreign(&interface, program));
         }
+        if let Some(Left { mode: Mode::Generic, .. }) = &left
+            && wish == Wish::Native
+        {
+            return Err(Error::failed(format!(
+                "{} is protected in generic mode by an earlier run",
+                interface.name
+            ))
+            .hint("to have native mode, take that off first: limiterd --detach"));
+        }
         found.push((interface, left));
     }
     let mut links = Vec::new();
@@ -95,16 +104,10 @@ pub(super) fn all(instances: &mut [Instance], pins: &Pins, wish: Wish) -> Result
                      begin anew",
                     interface.name
                 );
-                let other = match wish {
-                    Wish::Auto => false,
-                    Wish::Native => left.mode != Mode::Native,
-                    Wish::Generic => left.mode != Mode::Generic,
-                };
-                if other {
+                if wish == Wish::Generic && left.mode == Mode::Native {
                     tracing::warn!(
-                        "{}: stays in {} mode as before; to change it, limiterd --detach first",
-                        interface.name,
-                        left.mode
+                        "{}: stays in native mode as before; for generic, limiterd --detach first",
+                        interface.name
                     );
                 }
                 (link, left.mode)
@@ -123,26 +126,25 @@ pub(super) fn all(instances: &mut [Instance], pins: &Pins, wish: Wish) -> Result
     Ok(())
 }
 
-/// The pinned link of an earlier daemon, if it still holds this interface.
+/// The pinned link of an earlier daemon, if it still holds this interface. It
+/// is told by its program, not by its name: the interface may have had another.
 fn left_over(interface: &Interface, pins: &Pins) -> Result<Option<Left>> {
-    let path = pins.live().join(link_pin(&interface.name));
-    if !path.exists() {
-        return Ok(None);
+    let native = interface.native.map(|id| (id, Mode::Native));
+    let holds: Vec<_> =
+        native.into_iter().chain(interface.generic.map(|id| (id, Mode::Generic))).collect();
+    for path in pins.links()? {
+        let damaged = |problem: String| {
+            Error::failed(format!("{} is no link of limiterd: {problem}", path.display()))
+                .hint("remove what is left of the earlier run: limiterd --detach")
+        };
+        let link: FdLink =
+            PinnedLink::from_pin(&path).map_err(|error| damaged(chain(&error)))?.into();
+        let program = link.info().map_err(|error| damaged(chain(&error)))?.program_id();
+        if let Some((_, mode)) = holds.iter().find(|(id, _)| *id == program) {
+            return Ok(Some(Left { link, mode: *mode }));
+        }
     }
-    let damaged = |problem: String| {
-        Error::failed(format!("{} is not a link of limiterd: {problem}", path.display()))
-            .hint("remove what is left of the earlier run: limiterd --detach")
-    };
-    let link: FdLink = PinnedLink::from_pin(&path).map_err(|error| damaged(chain(&error)))?.into();
-    let info = link.info().map_err(|error| damaged(chain(&error)))?;
-    // A link outlives its interface, but then holds nothing: the interface of
-    // this name is another one.
-    let holds = interface.native.map(|id| (id, Mode::Native));
-    let holds = holds.into_iter().chain(interface.generic.map(|id| (id, Mode::Generic)));
-    Ok(holds
-        .into_iter()
-        .find(|(id, _)| *id == info.program_id())
-        .map(|(_, mode)| Left { link, mode }))
+    Ok(None)
 }
 
 fn create(instance: &mut Instance, on: &Interface, wish: Wish) -> Result<(FdLink, Mode)> {
@@ -218,7 +220,9 @@ fn foreign(interface: &Interface, program: u32) -> Error {
         interface.name
     ));
     if ours {
-        error.hint("it belongs to a limiterd with another --pin-dir; detach that one first")
+        error.hint(
+            "it is a limiterd's whose pins are elsewhere: limiterd --detach with its --pin-dir",
+        )
     } else {
         error.hint(format!("remove it first: ip link set dev {} xdp off", interface.name))
     }

@@ -5,9 +5,13 @@
 //! moment one complete set is there, and a failed start leaves none of its own.
 
 use std::{
+    ffi::CString,
     fs::{self, DirBuilder, File},
     io::ErrorKind,
-    os::unix::fs::DirBuilderExt as _,
+    os::{
+        fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+        unix::{ffi::OsStrExt as _, fs::DirBuilderExt as _},
+    },
     path::{Path, PathBuf},
 };
 
@@ -39,15 +43,28 @@ fn linked_interface(path: &Path) -> Option<&str> {
     path.file_name()?.to_str()?.strip_prefix("link-")
 }
 
+/// The pins of one load; nothing else is ever removed.
+fn is_ours(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    matches!(&*name, "SOURCES4" | "SOURCES6" | "RULES" | "CONTROL")
+        || name.starts_with("link-")
+        || name.starts_with("stats-")
+}
+
 impl Pins {
     /// Takes the directory and makes an empty staging directory in it.
     pub(super) fn stage(root: &Path) -> Result<Self> {
         require_bpf_file_system(root)?;
         make(root)?;
         let lock = lock(root)?;
-        let pins = Self { root: root.to_owned(), staged: true, _lock: lock };
+        let mut pins = Self { root: root.to_owned(), staged: false, _lock: lock };
+        // What a start could stumble over later is found before it begins.
+        for directory in [pins.staging(), pins.live()] {
+            require_only_ours(&directory)?;
+        }
         remove_directory(&pins.staging())?;
         make(&pins.staging())?;
+        pins.staged = true;
         Ok(pins)
     }
 
@@ -78,6 +95,13 @@ impl Pins {
         remove_directory(&staging).map(|_| ())
     }
 
+    /// The links that an earlier daemon left pinned, by where.
+    pub(super) fn links(&self) -> Result<Vec<PathBuf>> {
+        let mut pins = list(&self.live())?;
+        pins.retain(|path| linked_interface(path).is_some());
+        Ok(pins)
+    }
+
     /// Whether the link of an interface is pinned.
     pub(super) fn holds_link(&self, interface: &str) -> bool {
         self.live().join(link_pin(interface)).exists()
@@ -95,53 +119,122 @@ impl Drop for Pins {
         if self.staged {
             // A start that failed: an error here cannot be told to anybody who
             // does not already see one.
-            let _ = remove_directory(&self.staging());
-            let _ = fs::remove_dir(&self.root);
+            let _links = remove_directory(&self.staging());
+            if list(&self.root).is_ok_and(|rest| rest.is_empty()) {
+                remove_if_empty(&self.root);
+            }
         }
     }
 }
 
-/// Removes everything of ours under `root` unless a daemon holds it; says how
-/// many links there were.
+/// Detaches every link of ours under `root` and removes every pin, also under
+/// a daemon that hangs; says how many links there were.
 pub(super) fn remove_all(root: &Path) -> Result<usize> {
     if !root.exists() {
         return Ok(0);
     }
-    let _lock = lock(root)?;
+    require_bpf_file_system(root)?;
+    if lock(root).is_err() {
+        tracing::warn!("a limiterd still holds {}; it protects nothing any more", root.display());
+    }
+    for directory in ours(root)? {
+        for link in list(&directory)?.iter().filter(|path| linked_interface(path).is_some()) {
+            if let Err(error) = detach(link) {
+                tracing::warn!("cannot detach {}: {error}", link.display());
+            }
+        }
+    }
     remove_ours(root)
+}
+
+/// Takes a pinned link off its interface, whoever else holds it open. aya has
+/// no call for that.
+fn detach(link: &Path) -> std::io::Result<()> {
+    // Numbers and structures of include/uapi/linux/bpf.h.
+    const BPF_OBJ_GET: libc::c_int = 7;
+    const BPF_LINK_DETACH: libc::c_int = 34;
+    #[repr(C)]
+    struct ObjectGet {
+        path: u64,
+        fd: u32,
+        flags: u32,
+    }
+    let path = CString::new(link.as_os_str().as_bytes())?;
+    let get = ObjectGet { path: path.as_ptr() as u64, fd: 0, flags: 0 };
+    // SAFETY: the attributes and the path in them outlive the call.
+    let fd =
+        unsafe { libc::syscall(libc::SYS_bpf, BPF_OBJ_GET, &raw const get, size_of_val(&get)) };
+    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0);
+    let fd = fd.ok_or_else(std::io::Error::last_os_error)?;
+    // SAFETY: just opened, and owned by nobody else.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let number = fd.as_raw_fd();
+    let size = size_of_val(&number);
+    // SAFETY: the attributes, a descriptor alone, outlive the call.
+    let done = unsafe { libc::syscall(libc::SYS_bpf, BPF_LINK_DETACH, &raw const number, size) };
+    if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+/// The directories of loads under `root`.
+fn ours(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut directories = list(root)?;
+    directories.retain(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let version = name.strip_prefix('v').is_some_and(|digits| digits.parse::<u32>().is_ok());
+        (version || name == "new") && is_directory(path)
+    });
+    Ok(directories)
+}
+
+fn is_directory(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|facts| facts.is_dir())
 }
 
 fn remove_ours(root: &Path) -> Result<usize> {
     let mut links = 0;
-    for entry in list(root)? {
-        let name = entry.file_name().unwrap_or_default().to_string_lossy();
-        let version = name.strip_prefix('v').is_some_and(|digits| digits.parse::<u32>().is_ok());
-        if version || name == "new" {
-            links += remove_directory(&entry)?;
-        }
+    for directory in ours(root)? {
+        links += remove_directory(&directory)?;
     }
-    match fs::remove_dir(root) {
-        Err(error)
-            if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) =>
-        {
-            Err(failed("remove", root, &error))
+    remove_if_empty(root);
+    Ok(links)
+}
+
+/// Removes a directory of pins; says how many of them were links. What is not
+/// ours stays.
+fn remove_directory(directory: &Path) -> Result<usize> {
+    let mut links = 0;
+    for path in list(directory)?.iter().filter(|path| is_ours(path) && !is_directory(path)) {
+        fs::remove_file(path).map_err(|error| failed("remove", path, &error))?;
+        links += usize::from(linked_interface(path).is_some());
+    }
+    remove_if_empty(directory);
+    Ok(links)
+}
+
+/// Removes a directory unless something is in it or on it.
+fn remove_if_empty(directory: &Path) {
+    match fs::remove_dir(directory) {
+        Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
+            tracing::warn!("{} holds more than limiterd put there; it stays", directory.display());
         }
-        _ => Ok(links),
+        // Gone already, or a mount point.
+        _ => {}
     }
 }
 
-/// Removes a directory of pins; says how many of them were links.
-fn remove_directory(directory: &Path) -> Result<usize> {
-    let mut links = 0;
-    for path in list(directory)? {
-        fs::remove_file(&path).map_err(|error| failed("remove", &path, &error))?;
-        links += usize::from(linked_interface(&path).is_some());
-    }
-    match fs::remove_dir(directory) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(failed("remove", directory, &error))
+/// Checks that a directory of pins, if it is there, holds nothing else.
+fn require_only_ours(directory: &Path) -> Result<()> {
+    let in_the_way = if directory.symlink_metadata().is_ok() && !is_directory(directory) {
+        Some(directory.to_owned())
+    } else {
+        list(directory)?.into_iter().find(|path| !is_ours(path) || is_directory(path))
+    };
+    match in_the_way {
+        None => Ok(()),
+        Some(path) => {
+            Err(Error::failed(format!("{} is not limiterd's and in its way", path.display()))
+                .hint(format!("remove it (rm -r {}), or use another --pin-dir", path.display())))
         }
-        _ => Ok(links),
     }
 }
 

@@ -3,6 +3,7 @@
 mod show;
 
 use std::{
+    ffi::OsString,
     io::{self, IsTerminal as _, Write as _},
     path::PathBuf,
     process::ExitCode,
@@ -18,9 +19,19 @@ use limiter_user::{
 };
 use serde::Serialize;
 
+const SOCKET: &str = "/run/limiterd/ctl.sock";
+const HELP: &str = "\
+Examples:
+  limiterctl stats --watch                packets by reason, every 2 seconds
+  limiterctl limit set udp --rate 5k/s --burst 10k
+  limiterctl -o json status               for scripts
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 daemon unreachable,
+5 permission, 6 invalid value";
+
 /// Shows what limiterd does, and changes its limits while it runs.
 #[derive(Parser)]
-#[command(name = "limiterctl", version)]
+#[command(name = "limiterctl", version, after_help = HELP)]
 struct Arguments {
     /// Control socket of the daemon
     #[arg(
@@ -28,9 +39,10 @@ struct Arguments {
         global = true,
         value_name = "PATH",
         env = "LIMITERD_SOCKET",
-        default_value = "/run/limiterd/ctl.sock"
+        default_value = SOCKET,
+        value_parser = clap::builder::OsStringValueParser::new()
     )]
-    socket: PathBuf,
+    socket: OsString,
 
     /// Form of the output
     #[arg(short, long, global = true, value_enum, default_value_t = Output::Table)]
@@ -124,12 +136,15 @@ struct Watch {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return usage(&error),
+    };
     let output = arguments.output;
     match run(arguments).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("limiterctl: {error}");
+            let _ = writeln!(io::stderr(), "limiterctl: {error}");
             if output != Output::Table {
                 // Nobody is left to tell if this fails.
                 let _ = print(&Failure::from(&error), output, |_| String::new());
@@ -139,8 +154,39 @@ async fn main() -> ExitCode {
     }
 }
 
+/// Help, or what is wrong with the command line; as JSON too if that is what
+/// it asks for, as far as can be seen.
+fn usage(error: &clap::Error) -> ExitCode {
+    // Nobody is left to tell if this fails.
+    let _ = error.print();
+    if error.exit_code() == 0 {
+        return ExitCode::SUCCESS;
+    }
+    let words: Vec<_> = std::env::args().collect();
+    let asks = |form: &str| {
+        words.windows(2).any(|pair| matches!(&*pair[0], "-o" | "--output") && pair[1] == form)
+            || words
+                .iter()
+                .any(|word| *word == format!("--output={form}") || *word == format!("-o{form}"))
+    };
+    let output = match (asks("json"), asks("ndjson")) {
+        (true, _) => Output::Json,
+        (_, true) => Output::Ndjson,
+        _ => Output::Table,
+    };
+    let text = error.to_string();
+    let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    let error = Error::new(Kind::Usage, message).hint("see limiterctl --help");
+    if output != Output::Table {
+        let _ = print(&Failure::from(&error), output, |_| String::new());
+    }
+    ExitCode::from(error.kind.exit_code())
+}
+
 async fn run(arguments: Arguments) -> Result<()> {
     let Arguments { socket, output, command } = arguments;
+    // An empty variable in the environment is none.
+    let socket = PathBuf::from(if socket.is_empty() { SOCKET.into() } else { socket });
     let client = Client::new(&socket);
     match command {
         Command::Status { watch } => {
