@@ -28,7 +28,7 @@ pub struct Sockets {
     pub(crate) files: Files,
 }
 
-/// The sockets' names, and the directory if it was made for them; removed when
+/// The sockets' names, and the directory if it is for them alone; removed when
 /// they are no longer served.
 pub(crate) struct Files {
     sockets: Vec<PathBuf>,
@@ -48,7 +48,7 @@ impl Sockets {
     /// # Errors
     /// Another daemon answers there, or the path cannot be used.
     pub fn listen(socket: &Path) -> Result<Self> {
-        let mut files = Files { sockets: Vec::new(), directory: None };
+        let mut files = Files { sockets: Vec::new(), directory: own_directory(socket) };
         if let Some(directory) = socket.parent()
             && !directory.as_os_str().is_empty()
             && !directory.exists()
@@ -73,7 +73,7 @@ impl Drop for Files {
     fn drop(&mut self) {
         self.sockets.iter().for_each(|path| remove(path));
         if let Some(directory) = &self.directory {
-            // Not if somebody has put something else there.
+            // Not if something else is in it, or it is not there.
             let _ = std::fs::remove_dir(directory);
         }
     }
@@ -87,10 +87,13 @@ pub fn remove_stale(socket: &Path) {
             remove(path);
         }
     }
-    if let Some(directory) = socket.parent().filter(|it| it.ends_with("limiterd")) {
-        // Not if something else is in it, or it is not there.
-        let _ = std::fs::remove_dir(directory);
-    }
+    // Its directory goes with it.
+    drop(Files { sockets: Vec::new(), directory: own_directory(socket) });
+}
+
+/// The directory of a socket, if by its name it is for nothing else.
+fn own_directory(socket: &Path) -> Option<PathBuf> {
+    socket.parent().filter(|directory| directory.ends_with("limiterd")).map(Path::to_owned)
 }
 
 /// Whether a path is a socket at which nobody listens.
