@@ -163,16 +163,24 @@ impl Program {
     /// # Panics
     /// If not exactly one counter moved by one packet, or the action is
     /// another than counted.
-    pub fn decide(&mut self, frame: &[u8]) -> Decision {
-        let before = self.counts();
+    pub fn decide(&self, frame: &[u8]) -> Decision {
+        self.decide_after(&self.counts(), frame).0
+    }
+
+    /// As [`Program::decide`], from the counts before to the counts after, for
+    /// a long row of packets.
+    ///
+    /// # Panics
+    /// As [`Program::decide`].
+    pub fn decide_after(&self, before: &[Count], frame: &[u8]) -> (Decision, Vec<Count>) {
         let run = self.run(frame, 1);
-        let moved: Vec<_> =
-            self.counts().into_iter().filter(|count| !before.contains(count)).collect();
+        let after = self.counts();
+        let moved: Vec<_> = after.iter().copied().filter(|count| !before.contains(count)).collect();
         let [now] = moved[..] else {
             panic!("one packet moved these counters: {moved:?}");
         };
         let was = before
-            .into_iter()
+            .iter()
             .find(|count| {
                 (count.policy, count.verdict, count.reason) == (now.policy, now.verdict, now.reason)
             })
@@ -180,12 +188,13 @@ impl Program {
         assert_eq!(now.counter.packets, was.packets + 1, "one packet counts as one");
         let action = if now.verdict == Verdict::Drop { XDP_DROP } else { XDP_PASS };
         assert_eq!(run.action, action, "the action of {now:?}");
-        Decision {
+        let decision = Decision {
             verdict: now.verdict,
             reason: now.reason,
             policy: now.policy,
             bytes: u32::try_from(now.counter.bytes - was.bytes).expect("one frame"),
-        }
+        };
+        (decision, after)
     }
 
     /// The keys that have a bucket.
