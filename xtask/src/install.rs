@@ -35,7 +35,8 @@ pub(crate) fn install(workspace: &Path, prefix: &Path) -> Result<()> {
             .with_context(|| format!("limiterctl has no completions for {shell}"))?;
         write(&prefix.join(place), script.as_bytes(), 0o644)?;
     }
-    println!("installed below {}; remove it with: cargo xtask uninstall", prefix.display());
+    let prefix = prefix.display();
+    println!("installed below {prefix}; remove it with: cargo xtask uninstall --prefix {prefix}");
     Ok(())
 }
 

@@ -109,7 +109,10 @@ pub(crate) fn mend() -> String {
 /// Installs the distribution's compiler.
 fn install_compiler() -> Result<Compiler> {
     if !apt::is_usable() {
-        bail!("{}; on Debian and Ubuntu, root's run of this command installs it", mend());
+        bail!(
+            "{}; or, on Debian and Ubuntu, run this command once as root, which installs it",
+            mend()
+        );
     }
     // Lists of yesterday may lack the update that is new enough.
     apt::update();
