@@ -13,7 +13,8 @@
 //! ```
 //!
 //! where the last term is leases taken before and spent within t. It is at
-//! most half a burst by the choice of L, and zero for L = 1.
+//! most half a burst by the choice of L, and zero for L = 1. Time is what the
+//! CPUs read; where their clocks differ (by microseconds), so does t.
 
 use crate::policy::Policy;
 
