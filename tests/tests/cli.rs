@@ -523,7 +523,12 @@ fn a_daemon_that_hangs_is_detached() {
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(!stdout(&host.run("ip link show eth0")).contains("prog/xdp"));
     daemon.signal(rustix::process::Signal::CONT);
-    assert!(!daemon.status().interfaces[0].attached);
+    // It may find the request to detach that it slept through, and end.
+    let output = daemon.ctl("-o json status");
+    if output.status.success() {
+        let status: Value = serde_json::from_str(&stdout(&output)).expect("JSON");
+        assert_eq!(status["interfaces"][0]["attached"], false);
+    }
     assert!(daemon.stop().status.success());
     assert_eq!(left_over(&host), "");
 }
