@@ -5,8 +5,9 @@
 //! every `interval` and a burst of `span / interval` tokens, the tokens there
 //! at `now` are `(now + span - max(tat, now)) / interval`.
 //!
-//! Every CPU takes tokens from that word in small leases of up to L and spends
-//! them without looking at it. So over any time t, with N CPUs,
+//! A token is a packet or a byte. Every CPU takes tokens from that word in
+//! leases of up to L (or as many as one packet costs, if that is more) and
+//! spends them without looking at it. So over any time t, with N CPUs,
 //!
 //! ```text
 //! admitted <= burst + rate * t + N (L - 1)
@@ -16,21 +17,21 @@
 //! most half a burst by the choice of L, and zero for L = 1. Time is what the
 //! CPUs read; where their clocks differ (by microseconds), so does t.
 
-use crate::policy::Policy;
+use crate::limit::{Limit, MAX_COST};
 
 /// Attempts at the shared word before a packet gives up as contended.
 const ATTEMPTS: u32 = 4;
 /// Set in every remembered denial, so that a zeroed lease remembers none.
 const DENIED: u32 = 1 << 31;
 
-/// Value of the maps `SOURCES4` and `SOURCES6`, one per CPU.
+/// Value of the maps `SOURCES4`, `SOURCES6` and `TOTALS`, one per CPU.
 ///
 /// All zero, as a new entry is on every CPU, means a full burst in the home
 /// CPU's word and no lease anywhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Bucket {
-    /// Theoretical arrival time in the policy's units. Used only in the slot
+    /// Theoretical arrival time in the limit's units. Used only in the slot
     /// of the key's home CPU, by all CPUs, with compare-and-swap.
     pub tat: u64,
     /// What this CPU holds.
@@ -76,21 +77,39 @@ pub trait Clock {
     /// Monotonic nanoseconds; costly. Another CPU's may lie ahead of ours.
     fn now_ns(&self) -> u64;
     /// Timer ticks; free.
-    fn tick(&self) -> u32;
+    fn tick(&self) -> u64;
 }
 
-/// What became of one packet's token.
+/// What became of one packet's tokens.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
 pub enum Charge {
-    /// It was there.
-    Admitted,
-    /// It was not.
-    Exhausted,
+    /// They were there.
+    Admitted = 0,
+    /// They were not.
+    Exhausted = 1,
     /// Other CPUs changed the shared word each time.
-    Contended,
-    /// The shared word is gone: the entry was evicted a moment ago.
-    Vanished,
+    Contended = 2,
+    /// There is no bucket: new sources arrive faster than they may.
+    NoBudget = 3,
+    /// There is no bucket: the table took no new key, or evicted it a moment
+    /// ago.
+    NoRoom = 4,
+}
+
+impl Charge {
+    /// The charge of that code; anything unknown is the last.
+    #[inline(always)]
+    pub const fn from_code(code: u32) -> Self {
+        match code {
+            0 => Self::Admitted,
+            1 => Self::Exhausted,
+            2 => Self::Contended,
+            3 => Self::NoBudget,
+            _ => Self::NoRoom,
+        }
+    }
 }
 
 /// What the shared word allows.
@@ -100,72 +119,122 @@ struct Grant {
     tat: u64,
 }
 
-/// Charges one token.
+/// A denial that was met in this tick.
+#[inline(always)]
+const fn denial(tick: u64) -> u32 {
+    (tick & 0x7fff_ffff) as u32 | DENIED
+}
+
+/// Whether this CPU knows, without a look at the shared word, that not one
+/// token is there.
+#[inline(always)]
+pub fn is_denied(limit: &Limit, cell: &impl LeaseCell, clock: &impl Clock) -> bool {
+    let lease = cell.get();
+    lease.credits == 0 && limit.gated() && lease.denied == denial(clock.tick())
+}
+
+/// Charges `cost` tokens; above [`MAX_COST`] that many.
 #[inline(always)]
 pub fn charge<W: Word>(
-    policy: &Policy,
+    limit: &Limit,
+    cost: u32,
     cell: &impl LeaseCell,
     home: impl FnOnce() -> Option<W>,
     clock: &impl Clock,
 ) -> Charge {
+    let cost = if cost < MAX_COST { cost } else { MAX_COST };
     let lease = cell.get();
-    // Not more than the policy leases today: it may have leased more before.
-    let credits = if lease.credits < policy.lease() { lease.credits } else { policy.lease() };
-    if credits > 0 {
-        cell.set(Lease { credits: credits - 1, ..lease });
+    // Not more than the limit leases today: it may have leased more before.
+    let credits = if lease.credits < limit.lease() { lease.credits } else { limit.lease() };
+    if credits >= cost {
+        cell.set(Lease { credits: credits - cost, ..lease });
         return Charge::Admitted;
     }
-    let denial = clock.tick() | DENIED;
-    if policy.gated() && lease.denied == denial {
+    let denied = denial(clock.tick());
+    if limit.gated() && lease.denied == denied {
         return Charge::Exhausted;
     }
     let Some(word) = home() else {
-        return Charge::Vanished;
+        return Charge::NoRoom;
     };
+    let needed = cost - credits;
+    match take(limit, needed, &word, || limit.time(clock.now_ns())) {
+        Ok(tokens) => {
+            cell.set(Lease { credits: tokens - needed, ..lease });
+            Charge::Admitted
+        }
+        Err(Charge::Exhausted) => {
+            cell.set(Lease { credits, denied });
+            Charge::Exhausted
+        }
+        Err(other) => other,
+    }
+}
+
+/// Takes at least `needed` tokens from a shared word, and up to a lease of
+/// them; says how many.
+///
+/// # Errors
+/// [`Charge::Exhausted`] or [`Charge::Contended`].
+#[inline(always)]
+pub fn take(
+    limit: &Limit,
+    needed: u32,
+    word: &impl Word,
+    now: impl Fn() -> u64,
+) -> Result<u32, Charge> {
     for _ in 0..ATTEMPTS {
         let tat = word.load();
         // Read after the word, so never behind the clock that wrote it by more
         // than the CPUs' clocks differ, however long we were stopped (a
         // virtual CPU may lose milliseconds anywhere).
-        let now = policy.time(clock.now_ns());
-        let grant = grant(policy, tat, now);
+        let grant = grant(limit, needed, tat, now());
         if grant.tat != tat && !word.replace(tat, grant.tat) {
             continue;
         }
-        if grant.tokens == 0 {
-            cell.set(Lease { credits: 0, denied: denial });
-            return Charge::Exhausted;
-        }
-        cell.set(Lease { credits: grant.tokens - 1, ..lease });
-        return Charge::Admitted;
+        return if grant.tokens == 0 { Err(Charge::Exhausted) } else { Ok(grant.tokens) };
     }
-    Charge::Contended
+    Err(Charge::Contended)
 }
 
-/// The largest lease that is there (whole, a quarter, one token, none) and the
-/// word after it.
+/// The largest lease that is there (whole, a quarter, what is needed, none)
+/// and the word after it.
 #[inline(always)]
-fn grant(policy: &Policy, tat: u64, now: u64) -> Grant {
-    let full = now.saturating_add(policy.span());
+fn grant(limit: &Limit, needed: u32, tat: u64, now: u64) -> Grant {
+    // No sum here overflows: times are below 2^62, spans at most 2^61, and what
+    // else a damaged word holds is cut first.
+    let full = now.wrapping_add(limit.span());
     // A limit was lowered, or the word is damaged: take it as empty. A word
     // that lies ahead by less than the slack was written by a CPU whose clock
     // is a little ahead; to pull that back would give away what it took.
-    let tat = if tat > full.saturating_add(policy.slack()) { full } else { tat };
+    let tat = if tat > full.wrapping_add(limit.slack()) { full } else { tat };
     let from = if tat > now { tat } else { now };
-    let room = full.saturating_sub(from);
-    let whole = policy.lease();
-    let quarter = whole / 4;
-    let interval = policy.interval();
-    let tokens = if room >= u64::from(whole) * interval {
-        whole
-    } else if quarter > 1 && room >= u64::from(quarter) * interval {
-        quarter
-    } else if room >= interval {
-        1
+    let (whole, quarter) = (limit.lease(), limit.lease() / 4);
+    let after = |tokens: u32| from.wrapping_add(limit.duration(tokens));
+    if whole > needed && after(whole) <= full {
+        Grant { tokens: whole, tat: after(whole) }
+    } else if quarter > needed && after(quarter) <= full {
+        Grant { tokens: quarter, tat: after(quarter) }
+    } else if after(needed) <= full {
+        Grant { tokens: needed, tat: after(needed) }
     } else {
-        return Grant { tokens: 0, tat };
-    };
-    Grant { tokens, tat: from + u64::from(tokens) * interval }
+        Grant { tokens: 0, tat }
+    }
+}
+
+/// Puts a bucket that nobody has charged yet in debt, as one that is made in a
+/// flood of new sources starts.
+#[inline(always)]
+pub fn start_in_debt(limit: &Limit, word: &impl Word, clock: &impl Clock) {
+    // Where it fails another CPU was first, or the bucket was there before.
+    let _ = word.replace(Bucket::FULL.tat, limit.time(clock.now_ns()) + limit.debt());
+}
+
+/// Whether less than half of the burst is left in a shared word.
+#[inline(always)]
+pub fn is_half_drained(limit: &Limit, word: &impl Word, clock: &impl Clock) -> bool {
+    let tat = word.load();
+    tat > limit.time(clock.now_ns()) + limit.span() / 2
 }
 
 // SAFETY: repr(C), integers only, no padding (size asserted above).

@@ -1,7 +1,8 @@
 //! The pure core of limiterd.
 //!
 //! One packet goes through `frame` → [`parse`] → [`policy`] (classify) →
-//! [`bucket`] (charge) → [`verdict`]; [`decide`] is that line, written once.
+//! [`levels`] (charge each, behind the [`gate`] for new sources) → [`verdict`];
+//! [`decide`] is that line, written once.
 //! Bytes, tables and time come in as parameters, so that the XDP program, the
 //! tests and any simulation run this same code. Nothing here allocates, reads
 //! a clock or panics on input.
@@ -10,13 +11,17 @@
 pub mod bucket;
 pub mod decide;
 pub mod frame;
+pub mod gate;
+pub mod levels;
+pub mod limit;
 pub mod parse;
 pub mod policy;
 pub mod source;
 pub mod stats;
+pub mod tracked;
 pub mod verdict;
 
 /// Version of everything that outlives a process: map layouts, map names and
 /// what their contents mean. It is part of the pin directory's name; raise it
 /// whenever one of them changes.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;

@@ -54,34 +54,16 @@ impl SourcePrefix {
     /// and can change its address within it at will.
     pub const DEFAULT: Self = Self::new(32, 64);
 
+    /// One wider prefix per IPv4 /24, the smallest that is routed, and per
+    /// IPv6 /48, what a site is given.
+    pub const WIDER: Self = Self::new(24, 48);
+
     /// Prefix lengths in bits; longer ones than an address has mean all of it.
     #[must_use]
     pub const fn new(ipv4: u32, ipv6: u32) -> Self {
         Self {
             mask4: mask(ipv4, 0),
             mask6: [mask(ipv6, 0), mask(ipv6, 1), mask(ipv6, 2), mask(ipv6, 3)],
-        }
-    }
-
-    /// Key of an IPv4 source's bucket.
-    #[inline(always)]
-    #[must_use]
-    pub const fn key4(&self, address: u32, policy: u32) -> Key4 {
-        Key4 { prefix: address & self.mask4, policy }
-    }
-
-    /// Key of an IPv6 source's bucket.
-    #[inline(always)]
-    #[must_use]
-    pub const fn key6(&self, address: [u32; 4], policy: u32) -> Key6 {
-        Key6 {
-            prefix: [
-                address[0] & self.mask6[0],
-                address[1] & self.mask6[1],
-                address[2] & self.mask6[2],
-                address[3] & self.mask6[3],
-            ],
-            policy,
         }
     }
 }
@@ -99,8 +81,8 @@ const fn mask(bits: u32, word: u32) -> u32 {
 pub struct Key4 {
     /// Source prefix in network order, host bits zero.
     pub prefix: u32,
-    /// Index of the policy that limits it.
-    pub policy: u32,
+    /// Number of the limit ([`crate::policy::limit_number`]).
+    pub limit: u32,
 }
 
 /// Key of the map `SOURCES6`.
@@ -109,54 +91,99 @@ pub struct Key4 {
 pub struct Key6 {
     /// Source prefix in network order, host bits zero.
     pub prefix: [u32; 4],
-    /// Index of the policy that limits it.
-    pub policy: u32,
+    /// Number of the limit ([`crate::policy::limit_number`]).
+    pub limit: u32,
 }
 
 const _: () = assert!(size_of::<Key4>() == 8 && align_of::<Key4>() == 4);
 const _: () = assert!(size_of::<Key6>() == 20 && align_of::<Key6>() == 4);
 
-/// A key that says which CPU keeps its bucket's shared word.
-pub trait Key: Copy {
-    /// A number that spreads keys evenly over 32 bits, different for each
-    /// `seed`, so that nobody can aim his sources at one CPU.
-    fn spread(&self, seed: u32) -> u32;
+/// Key of the map `TOTALS`: what all sources share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Total(
+    /// Number of the limit ([`crate::policy::limit_number`]), or of one of the
+    /// gate's.
+    pub u32,
+);
 
+impl Total {
     /// The CPU below `cpus` that keeps the shared word.
     #[inline(always)]
-    fn home(&self, seed: u32, cpus: u32) -> u32 {
-        ((u64::from(self.spread(seed)) * u64::from(cpus)) >> 32) as u32
+    #[must_use]
+    pub const fn home(self, cpus: u32) -> u32 {
+        home((self.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15), cpus)
     }
 }
 
-/// Folds a word into a hash: multiplication by odd constants carries low bits
-/// up, the fold brings high ones down.
+/// Two random numbers of a load, for hashes.
+pub type Seed = [u64; 2];
+
+/// A key of a source's bucket.
+pub trait Key: Copy {
+    /// An address of the family.
+    type Address: Copy;
+
+    /// The key of the bucket in which an address is charged under a limit.
+    fn new(address: Self::Address, prefix: &SourcePrefix, limit: u32) -> Self;
+
+    /// A number that spreads keys evenly over 64 bits, different for each
+    /// seed, so that nobody can aim his sources at one CPU or one word.
+    fn spread(&self, seed: Seed) -> u64;
+}
+
+/// The CPU below `cpus` that keeps the shared word of a key, by its
+/// [`Key::spread`].
 #[inline(always)]
-const fn mix(hash: u64, word: u32) -> u64 {
-    let product = (hash ^ word as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+#[must_use]
+pub const fn home(spread: u64, cpus: u32) -> u32 {
+    (((spread >> 32) * cpus as u64) >> 32) as u32
+}
+
+/// Folds a word into a hash: multiplication by an odd constant carries low
+/// bits up, the fold brings high ones down.
+#[inline(always)]
+const fn mix(hash: u64, word: u64) -> u64 {
+    let product = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     product ^ (product >> 32)
 }
 
-/// The 32 bits in the middle, which all the others have reached.
-#[inline(always)]
-const fn middle(hash: u64) -> u32 {
-    (hash >> 16 & 0xffff_ffff) as u32
-}
-
 impl Key for Key4 {
+    type Address = u32;
+
     #[inline(always)]
-    fn spread(&self, seed: u32) -> u32 {
-        let hash = mix(mix(u64::from(seed), self.prefix), self.policy);
-        middle(hash)
+    fn new(address: u32, prefix: &SourcePrefix, limit: u32) -> Self {
+        Self { prefix: address & prefix.mask4, limit }
+    }
+
+    #[inline(always)]
+    fn spread(&self, seed: Seed) -> u64 {
+        let key = (self.prefix as u64) << 32 | self.limit as u64;
+        mix(mix(seed[0], key), seed[1])
     }
 }
 
 impl Key for Key6 {
+    type Address = [u32; 4];
+
     #[inline(always)]
-    fn spread(&self, seed: u32) -> u32 {
-        let low = mix(mix(u64::from(seed), self.prefix[0]), self.prefix[1]);
-        let high = mix(mix(low, self.prefix[2]), self.prefix[3]);
-        middle(mix(high, self.policy))
+    fn new(address: [u32; 4], prefix: &SourcePrefix, limit: u32) -> Self {
+        Self {
+            prefix: [
+                address[0] & prefix.mask6[0],
+                address[1] & prefix.mask6[1],
+                address[2] & prefix.mask6[2],
+                address[3] & prefix.mask6[3],
+            ],
+            limit,
+        }
+    }
+
+    #[inline(always)]
+    fn spread(&self, seed: Seed) -> u64 {
+        let [a, b, c, d] = self.prefix;
+        let high = (a as u64) << 32 | b as u64;
+        let low = (c as u64) << 32 | d as u64;
+        mix(mix(mix(seed[0], high), low), seed[1] ^ self.limit as u64)
     }
 }
 
@@ -189,7 +216,7 @@ mod tests {
 
     fn key6(prefix: SourcePrefix, text: &str) -> Key6 {
         match v6(text) {
-            Address::V6(words) => prefix.key6(words, 0),
+            Address::V6(words) => Key6::new(words, &prefix, 0),
             Address::V4(_) => panic!("{text} is IPv4"),
         }
     }
@@ -219,15 +246,37 @@ mod tests {
             let mut count = vec![0u32; cpus as usize];
             let keys = 4096 * cpus;
             for n in 0u32..keys {
-                let key = Key4 { prefix: n.to_be(), policy: 0 };
-                count[key.home(7, cpus) as usize] += 1;
+                let key = Key4 { prefix: n.to_be(), limit: 0 };
+                count[home(key.spread([7, 9]), cpus) as usize] += 1;
             }
             for (cpu, n) in count.iter().enumerate() {
                 assert!((3600..4600).contains(n), "{cpus} CPUs: CPU {cpu} is home of {n} keys");
             }
         }
-        let key = Key6 { prefix: [1, 2, 0, 0], policy: 3 };
-        let homes: std::collections::HashSet<_> = (0..64).map(|seed| key.home(seed, 64)).collect();
-        assert!(homes.len() > 30);
+        let key = Key6 { prefix: [1, 2, 0, 0], limit: 3 };
+        for homes in [
+            (0..64).map(|seed| home(key.spread([seed, 0]), 64)).collect::<Vec<_>>(),
+            (0..64).map(|seed| home(key.spread([0, seed]), 64)).collect(),
+        ] {
+            assert!(homes.into_iter().collect::<std::collections::HashSet<_>>().len() > 30);
+        }
+    }
+
+    #[test]
+    fn every_part_of_a_key_moves_its_spread() {
+        let seed = [3, 5];
+        let base = Key6 { prefix: [1, 2, 3, 4], limit: 5 };
+        let mut spreads = std::collections::HashSet::from([base.spread(seed)]);
+        for word in 0..4 {
+            for bit in 0..32 {
+                let mut key = base;
+                key.prefix[word] ^= 1 << bit;
+                assert!(spreads.insert(key.spread(seed)), "word {word} bit {bit}");
+            }
+        }
+        for bit in 0..9 {
+            let key = Key6 { limit: base.limit ^ (1 << bit), ..base };
+            assert!(spreads.insert(key.spread(seed)), "limit bit {bit}");
+        }
     }
 }

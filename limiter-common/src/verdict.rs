@@ -118,9 +118,11 @@ impl Reason {
 
     /// The reason's verdict where its policy enforces.
     ///
-    /// Trouble is decided by which side is safe: a full table or a missing
-    /// entry is no fault of the sender, so it passes; a word that other CPUs
-    /// keep taking is a source over its rate, so it drops.
+    /// Trouble is decided by which side is safe: a missing rule set is no fault
+    /// of the sender, so it passes; a word that other CPUs keep taking is a
+    /// source over its rate, so it drops. A packet whose source the full table
+    /// does not take passes while the shared cap of untracked sources has
+    /// room, and drops as [`Reason::MapFull`] beyond: see [`crate::levels`].
     #[inline(always)]
     pub const fn verdict(self) -> Verdict {
         match self {
@@ -169,7 +171,19 @@ impl Decision {
     /// A decision by `policy`, which drops only if `enforce`.
     #[inline(always)]
     pub const fn new(reason: Reason, policy: u32, bytes: u32, enforce: bool) -> Self {
-        let verdict = match (reason.verdict(), enforce) {
+        Self::with(reason, reason.verdict(), policy, bytes, enforce)
+    }
+
+    /// The same where the reason alone does not say which way it goes.
+    #[inline(always)]
+    pub const fn with(
+        reason: Reason,
+        verdict: Verdict,
+        policy: u32,
+        bytes: u32,
+        enforce: bool,
+    ) -> Self {
+        let verdict = match (verdict, enforce) {
             (Verdict::Drop, false) => Verdict::WouldDrop,
             (verdict, _) => verdict,
         };

@@ -9,7 +9,7 @@ use std::cell::Cell;
 
 use limiter_common::{
     bucket::{Charge, Clock, Lease, LeaseCell, Word, charge},
-    policy::{Mode, Policy, Rate, SLACK_NS},
+    limit::{Limit, Rate, SLACK_NS},
 };
 use proptest::prelude::*;
 
@@ -97,8 +97,8 @@ impl Clock for At<'_> {
         self.ns
     }
 
-    fn tick(&self) -> u32 {
-        self.tick
+    fn tick(&self) -> u64 {
+        self.tick.into()
     }
 }
 
@@ -116,11 +116,11 @@ impl Machine {
         Self { word: Cell::new(0), cpus, read: Cell::new(false) }
     }
 
-    fn charge(&self, policy: &Policy, cpu: u32, ns: u64, tick: u32) -> bool {
+    fn charge(&self, limit: &Limit, cpu: u32, ns: u64, tick: u32) -> bool {
         let cell = &self.cpus[cpu as usize % self.cpus.len()];
         self.read.set(false);
         let at = At { ns, tick, read: &self.read };
-        match charge(policy, cell, || Some(Shared(&self.word)), &at) {
+        match charge(limit, 1, cell, || Some(Shared(&self.word)), &at) {
             Charge::Admitted => true,
             Charge::Exhausted => false,
             other => panic!("{other:?} without another CPU at work"),
@@ -128,8 +128,8 @@ impl Machine {
     }
 }
 
-fn excess(policy: &Policy, cpus: u32) -> u64 {
-    u64::from(cpus) * u64::from(policy.lease() - 1)
+fn excess(limit: &Limit, cpus: u32) -> u64 {
+    u64::from(cpus) * u64::from(limit.lease() - 1)
 }
 
 /// One per day to ten million per second, also rates that divide nothing.
@@ -140,7 +140,7 @@ fn rates() -> impl Strategy<Value = Rate> {
         |(period, tokens)| {
             let most = u128::from(period) * 10_000_000 / u128::from(SECOND);
             let tokens = u128::from(tokens).min(most);
-            Rate::new(u64::try_from(tokens).ok()?, period).ok()
+            Rate::packets(u64::try_from(tokens).ok()?, period).ok()
         },
     )
 }
@@ -195,22 +195,23 @@ fn cases(backward: impl Strategy<Value = u64> + Clone + 'static) -> impl Strateg
     )
 }
 
-fn compile(case: &Case) -> Policy {
-    Policy::compile(case.rate, case.burst, Mode::Enforce, case.cpus, case.strict).unwrap()
+fn compile(case: &Case) -> Limit {
+    Limit::compile(case.rate, case.burst, case.cpus, case.strict).unwrap()
 }
 
 /// Runs a case; `tick` says how long a timer tick is (0: each packet has one
 /// of its own, so that no denial is remembered).
 fn run(case: &Case, tick_ns: u64) -> Result<(), TestCaseError> {
-    let policy = compile(case);
+    let limit = compile(case);
     let machine = Machine::new(case.cpus);
-    let excess = excess(&policy, case.cpus);
+    let excess = excess(&limit, case.cpus);
     prop_assert!(excess <= u64::from(case.burst) / 2, "the stated bound of the excess");
     if case.strict {
         prop_assert_eq!(excess, 0);
     }
     // The compiled rate is at most 1/1024 below the one asked for.
-    let slower = Rate::new(case.rate.tokens() * 1023, case.rate.period_ns().saturating_mul(1024));
+    let slower =
+        Rate::packets(case.rate.tokens() * 1023, case.rate.period_ns().saturating_mul(1024));
     let mut now = case.start;
     // The first clock to be read may be one that lies behind.
     let first = now.saturating_sub(SLACK_NS);
@@ -234,7 +235,7 @@ fn run(case: &Case, tick_ns: u64) -> Result<(), TestCaseError> {
             #[expect(clippy::cast_possible_truncation, reason = "a tick counter wraps")]
             let tick = at.checked_div(tick_ns).map_or(packet, |tick| tick as u32);
             let remembered = denied_in[cpu as usize] == Some(tick);
-            let admitted = machine.charge(&policy, cpu, at, tick);
+            let admitted = machine.charge(&limit, cpu, at, tick);
             // Time is what was read: a leased token is spent without a look at
             // the clock, so it does not tell the bucket that time has passed.
             if machine.read.get() {
@@ -317,7 +318,7 @@ proptest! {
                 machine.charge(&old, cpu, now, packet);
             }
         }
-        let new = Policy::compile(rate, burst, Mode::Enforce, case.cpus, case.strict).unwrap();
+        let new = Limit::compile(rate, burst, case.cpus, case.strict).unwrap();
         let leased = u64::from(case.cpus) * u64::from(new.lease());
         let mut above = Exact::new(rate, u64::from(burst) + leased, now);
         for n in 0..packets {
@@ -351,19 +352,19 @@ proptest! {
         now in 0u64..=365 * DAY,
         lease in any::<[u8; 8]>(),
     ) {
-        let policy = Policy::compile(rate, burst, Mode::Enforce, 2, false).unwrap();
+        let limit = Limit::compile(rate, burst, 2, false).unwrap();
         let machine = Machine::new(2);
         machine.word.set(tat);
         // SAFETY: `Lease` is two integers; any bytes are a value.
         machine.cpus[0].0.set(unsafe { std::mem::transmute::<[u8; 8], Lease>(lease) });
         let mut admitted = 0u64;
         for packet in 0..3000 {
-            admitted += u64::from(machine.charge(&policy, 0, now, packet));
+            admitted += u64::from(machine.charge(&limit, 0, now, packet));
         }
-        prop_assert!(admitted <= u64::from(burst) + u64::from(policy.lease()));
+        prop_assert!(admitted <= u64::from(burst) + u64::from(limit.lease()));
         let fill = u64::from(burst) * rate.period_ns().div_ceil(rate.tokens()) + SLACK_NS;
         let later = now + fill + fill / 512 + 100_000;
-        prop_assert!(machine.charge(&policy, 1, later, 5000));
+        prop_assert!(machine.charge(&limit, 1, later, 5000));
     }
 }
 
@@ -372,7 +373,7 @@ proptest! {
 #[test]
 fn leased_tokens_spent_ahead_of_another_clock_give_nothing_away() {
     let case = Case {
-        rate: Rate::new(10_000_000, SECOND).unwrap(),
+        rate: Rate::packets(10_000_000, SECOND).unwrap(),
         burst: 20,
         cpus: 8,
         strict: false,
@@ -395,10 +396,10 @@ fn no_fraction_of_a_token_is_lost() {
         (7_000_000, SECOND, 1),
         (10_000_000, SECOND, 1),
     ] {
-        let rate = Rate::new(tokens, period).unwrap();
+        let rate = Rate::packets(tokens, period).unwrap();
         for cpus in [1, 2, 3] {
             for burst in [2, 100] {
-                let policy = Policy::compile(rate, burst, Mode::Enforce, cpus, false).unwrap();
+                let limit = Limit::compile(rate, burst, cpus, false).unwrap();
                 let machine = Machine::new(cpus);
                 // Three packets for each token.
                 let packets = 3 * seconds * SECOND / period.div_ceil(tokens).max(1);
@@ -406,11 +407,11 @@ fn no_fraction_of_a_token_is_lost() {
                 let mut admitted = 0u64;
                 for n in 0..packets {
                     let tick = u32::try_from(n).unwrap();
-                    admitted += u64::from(machine.charge(&policy, tick % cpus, 1 + n * step, tick));
+                    admitted += u64::from(machine.charge(&limit, tick % cpus, 1 + n * step, tick));
                 }
                 let ideal = tokens as f64 * (packets * step) as f64 / period as f64;
                 let least = ideal * 0.998 - 1.0;
-                let most = ideal + f64::from(burst) + excess(&policy, cpus) as f64;
+                let most = ideal + f64::from(burst) + excess(&limit, cpus) as f64;
                 assert!(
                     (least..=most).contains(&(admitted as f64)),
                     "{tokens} per {period} ns, burst {burst}, {cpus} CPUs: {admitted} of {ideal}"
@@ -434,14 +435,14 @@ fn contention_is_bounded_and_admits_nothing() {
             false
         }
     }
-    let rate = Rate::new(1000, SECOND).unwrap();
-    let policy = Policy::compile(rate, 100, Mode::Enforce, 2, false).unwrap();
+    let rate = Rate::packets(1000, SECOND).unwrap();
+    let limit = Limit::compile(rate, 100, 2, false).unwrap();
     let (cpu, tries) = (Cpu::default(), Cell::new(0));
     let read = Cell::new(false);
     let at = At { ns: SECOND, tick: 1, read: &read };
-    assert_eq!(charge(&policy, &cpu, || Some(Busy(&tries)), &at), Charge::Contended);
+    assert_eq!(charge(&limit, 1, &cpu, || Some(Busy(&tries)), &at), Charge::Contended);
     assert_eq!(tries.get(), 4);
-    assert_eq!(charge(&policy, &cpu, || None::<Busy<'_>>, &at), Charge::Vanished);
+    assert_eq!(charge(&limit, 1, &cpu, || None::<Busy<'_>>, &at), Charge::NoRoom);
 }
 
 /// Real threads on one atomic word.
@@ -460,19 +461,19 @@ fn threads_never_admit_more_than_the_bound() {
             self.0.compare_exchange(current, new, SeqCst, SeqCst).is_ok()
         }
     }
-    struct Wall(std::time::Instant, Cell<u32>);
+    struct Wall(std::time::Instant, Cell<u64>);
     impl Clock for Wall {
         fn now_ns(&self) -> u64 {
             u64::try_from(self.0.elapsed().as_nanos()).unwrap()
         }
-        fn tick(&self) -> u32 {
-            self.1.set(self.1.get().wrapping_add(1));
+        fn tick(&self) -> u64 {
+            self.1.set(self.1.get() + 1);
             self.1.get()
         }
     }
     const THREADS: u32 = 4;
-    let rate = Rate::new(1_000_000, SECOND).unwrap();
-    let policy = Policy::compile(rate, 1000, Mode::Enforce, THREADS, false).unwrap();
+    let rate = Rate::packets(1_000_000, SECOND).unwrap();
+    let limit = Limit::compile(rate, 1000, THREADS, false).unwrap();
     let (word, barrier) = (AtomicU64::new(0), Barrier::new(THREADS as usize));
     let start = std::time::Instant::now();
     let admitted: u64 = std::thread::scope(|scope| {
@@ -484,7 +485,7 @@ fn threads_never_admit_more_than_the_bound() {
                     (0..300_000)
                         .filter(|_| {
                             let home = || Some(Atomic(&word));
-                            charge(&policy, &cpu, home, &clock) == Charge::Admitted
+                            charge(&limit, 1, &cpu, home, &clock) == Charge::Admitted
                         })
                         .count() as u64
                 })
@@ -493,7 +494,7 @@ fn threads_never_admit_more_than_the_bound() {
         threads.into_iter().map(|thread| thread.join().unwrap()).sum()
     });
     let passed = u64::try_from(start.elapsed().as_nanos()).unwrap();
-    let most = 1000 + passed / 1000 + excess(&policy, THREADS);
+    let most = 1000 + passed / 1000 + excess(&limit, THREADS);
     assert!(admitted <= most, "{admitted} > {most}");
     assert!(admitted >= 1000, "{admitted}: not even the burst");
 }

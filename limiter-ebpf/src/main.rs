@@ -7,6 +7,7 @@ mod frame;
 #[cfg(target_arch = "bpf")]
 mod kernel;
 mod maps;
+mod steps;
 mod word;
 
 use aya_ebpf::{

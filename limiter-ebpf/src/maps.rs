@@ -1,5 +1,7 @@
 //! The maps, and the core's view of them.
 
+use core::ffi::c_void;
+
 use aya_ebpf::{
     Global,
     bindings::BPF_NOEXIST,
@@ -8,15 +10,19 @@ use aya_ebpf::{
     macros::btf_map,
 };
 use limiter_common::{
-    bucket::{Bucket, Clock, Lease, LeaseCell},
-    decide::{Full, Sources, Tables},
+    bucket::{Bucket, Charge, Clock, Lease, LeaseCell},
+    decide::{Buckets, Full, Sources, Tables},
+    gate::{self, Gate},
+    levels::Steps,
+    limit::Limit,
     policy::{Control, GENERATIONS, Ruleset},
-    source::{Key4, Key6},
+    source::{Key4, Key6, Seed, Total},
     stats::{self, Counter},
+    tracked::{WORDS, Words},
     verdict::Decision,
 };
 
-use crate::word::MapWord;
+use crate::{steps, word::MapWord};
 
 /// Entries of the source maps unless the loader says otherwise.
 const DEFAULT_SOURCES: usize = 16_384;
@@ -34,6 +40,19 @@ static SOURCES4: LruPerCpuHashMap<Key4, Bucket, DEFAULT_SOURCES> = LruPerCpuHash
 /// Buckets of IPv6 sources.
 #[btf_map]
 static SOURCES6: LruPerCpuHashMap<Key6, Bucket, DEFAULT_SOURCES> = LruPerCpuHashMap::new();
+
+/// Buckets that all sources share.
+#[btf_map]
+static TOTALS: PerCpuArray<Bucket, { gate::TOTALS as usize }> = PerCpuArray::new();
+
+/// Which keys may be in the tables of sources: the words of even and of odd
+/// epochs side by side.
+#[btf_map]
+static TRACKED: Array<[u64; 2], { WORDS as usize }> = Array::new();
+
+/// What untracked sources of one wider prefix share.
+#[btf_map]
+static CELLS: Array<u64, { gate::CELLS as usize }> = Array::new();
 
 /// The rule sets: the live generation and one to be written.
 #[btf_map]
@@ -55,9 +74,13 @@ static REPORTED: PerCpuArray<u64, 1> = PerCpuArray::new();
 #[unsafe(no_mangle)]
 static CPUS: Global<u32> = Global::new(1);
 
-/// Random number for hashes, set at load.
+/// Random numbers for hashes, set at load.
 #[unsafe(no_mangle)]
-static SEED: Global<u32> = Global::new(0);
+static SEED0: Global<u64> = Global::new(0);
+
+/// The second of them.
+#[unsafe(no_mangle)]
+static SEED1: Global<u64> = Global::new(0);
 
 /// Counts one packet under its decision.
 #[inline(always)]
@@ -93,6 +116,8 @@ pub(crate) fn may_report() -> bool {
 pub(crate) struct KernelTables;
 
 impl Tables for KernelTables {
+    type Shared = MapWord;
+
     #[inline(always)]
     fn ruleset(&self) -> Option<&Ruleset> {
         let control = CONTROL.get_ptr(0)?;
@@ -102,13 +127,31 @@ impl Tables for KernelTables {
     }
 
     #[inline(always)]
+    fn tracked(&self, word: u32) -> Option<Words<MapWord>> {
+        let words = TRACKED.get_ptr_mut(word)?.cast::<u64>();
+        // SAFETY: the first word of a map value.
+        let even = unsafe { MapWord::new(words) };
+        // SAFETY: a map value of two words.
+        let odd = unsafe { words.add(1) };
+        // SAFETY: the second word of a map value.
+        let odd = unsafe { MapWord::new(odd) };
+        Some(Words { even, odd })
+    }
+
+    #[inline(always)]
+    fn cell(&self, cell: u32) -> Option<MapWord> {
+        // SAFETY: a map value.
+        CELLS.get_ptr_mut(cell).map(|word| unsafe { MapWord::new(word) })
+    }
+
+    #[inline(always)]
     fn cpus(&self) -> u32 {
         CPUS.load()
     }
 
     #[inline(always)]
-    fn seed(&self) -> u32 {
-        SEED.load()
+    fn seed(&self) -> Seed {
+        [SEED0.load(), SEED1.load()]
     }
 }
 
@@ -120,9 +163,9 @@ impl Clock for KernelTables {
     }
 
     #[inline(always)]
-    fn tick(&self) -> u32 {
-        // SAFETY: takes nothing. The low half is what the core wants.
-        (unsafe { bpf_jiffies64() } & 0xffff_ffff) as u32
+    fn tick(&self) -> u64 {
+        // SAFETY: takes nothing.
+        unsafe { bpf_jiffies64() }
     }
 }
 
@@ -144,37 +187,89 @@ impl LeaseCell for MapLease {
     }
 }
 
+/// This CPU's lease in a bucket.
+///
+/// # Safety
+/// The bucket is a value of a map.
+#[inline(always)]
+unsafe fn lease_in(bucket: *mut Bucket) -> MapLease {
+    // SAFETY: the address of a field of a map value.
+    MapLease(unsafe { &raw mut (*bucket).lease })
+}
+
+/// The shared word of a key in the slot of a CPU.
+///
+/// # Safety
+/// `map` is the address of a per-CPU map of buckets, and `key` of a key of its
+/// type.
+#[inline(always)]
+unsafe fn word_in(map: *mut c_void, key: *const c_void, cpu: u32) -> Option<MapWord> {
+    // SAFETY: as the caller promises.
+    let bucket = unsafe { bpf_map_lookup_percpu_elem(map, key, cpu) }.cast::<Bucket>();
+    if bucket.is_null() {
+        return None;
+    }
+    // SAFETY: the address of a field of a map value.
+    let word = unsafe { &raw mut (*bucket).tat };
+    // SAFETY: in a map value, and aligned as the map's values are.
+    Some(unsafe { MapWord::new(word) })
+}
+
+impl Buckets<Total> for KernelTables {
+    type Lease = MapLease;
+    type Word = MapWord;
+
+    #[inline(always)]
+    fn lease(&self, key: &Total) -> Option<MapLease> {
+        // SAFETY: a value of the map.
+        TOTALS.get_ptr_mut(key.0).map(|bucket| unsafe { lease_in(bucket) })
+    }
+
+    #[inline(always)]
+    fn word(&self, key: &Total, cpu: u32) -> Option<MapWord> {
+        // SAFETY: the map's own address and a key of its type.
+        unsafe { word_in((&raw const TOTALS).cast_mut().cast(), (&raw const key.0).cast(), cpu) }
+    }
+}
+
 macro_rules! sources {
-    ($key:ty, $map:ident) => {
-        impl Sources<$key> for KernelTables {
-            type Word = MapWord;
+    ($key:ty, $map:ident, $charge_key:ident, $charge_untracked:ident) => {
+        impl Buckets<$key> for KernelTables {
             type Lease = MapLease;
+            type Word = MapWord;
 
             #[inline(always)]
             fn lease(&self, key: &$key) -> Option<MapLease> {
-                let bucket = $map.get_ptr_mut(key)?;
-                // SAFETY: the address of a field of a map value.
-                Some(MapLease(unsafe { &raw mut (*bucket).lease }))
+                // SAFETY: a value of the map.
+                $map.get_ptr_mut(key).map(|bucket| unsafe { lease_in(bucket) })
             }
 
             #[inline(always)]
             fn word(&self, key: &$key, cpu: u32) -> Option<MapWord> {
+                let key = core::ptr::from_ref(key).cast();
                 // SAFETY: the map's own address and a key of its type.
-                let bucket = unsafe {
-                    bpf_map_lookup_percpu_elem(
-                        (&raw const $map).cast_mut().cast(),
-                        core::ptr::from_ref(key).cast(),
-                        cpu,
-                    )
-                }
-                .cast::<Bucket>();
-                if bucket.is_null() {
-                    return None;
-                }
-                // SAFETY: not null, so a value of this map.
-                Some(unsafe { MapWord::new(&raw mut (*bucket).tat) })
+                unsafe { word_in((&raw const $map).cast_mut().cast(), key, cpu) }
+            }
+        }
+
+        impl Steps<$key> for KernelTables {
+            #[inline(always)]
+            fn charge_key(&self, key: &$key, limit: &Limit, gate: &Gate, cost: u32) -> Charge {
+                Charge::from_code(steps::$charge_key(key, limit, gate, cost))
             }
 
+            #[inline(always)]
+            fn charge_untracked(&self, cell: &$key, gate: &Gate) -> Charge {
+                Charge::from_code(steps::$charge_untracked(cell, gate))
+            }
+
+            #[inline(always)]
+            fn charge_total(&self, key: Total, limit: &Limit, cost: u32) -> Charge {
+                Charge::from_code(steps::charge_total(key.0, limit, cost))
+            }
+        }
+
+        impl Sources<$key> for KernelTables {
             #[inline(always)]
             fn insert(&self, key: &$key) -> Result<(), Full> {
                 match $map.insert(key, &FULL, u64::from(BPF_NOEXIST)) {
@@ -187,5 +282,5 @@ macro_rules! sources {
     };
 }
 
-sources!(Key4, SOURCES4);
-sources!(Key6, SOURCES6);
+sources!(Key4, SOURCES4, charge_key4, charge_untracked4);
+sources!(Key6, SOURCES6, charge_key6, charge_untracked6);

@@ -45,6 +45,8 @@ pub struct Status {
     pub confirm: Confirm,
     /// Memory in the kernel.
     pub memory: Memory,
+    /// What sources without a bucket may do.
+    pub new_sources: NewSources,
     /// `ok` or `degraded`.
     pub health: String,
     /// What is wrong, one sentence each.
@@ -84,6 +86,17 @@ pub struct Memory {
     pub maps_bytes: u64,
     /// Sources of each address family that can have a bucket at a time.
     pub max_sources: u32,
+    /// Possible CPUs; each has a part of every bucket.
+    pub cpus: u32,
+}
+
+/// What sources without a bucket may do, on the whole host.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NewSources {
+    /// Buckets made for new sources per second.
+    pub tracked_per_second: f64,
+    /// Packets of all other new sources per second.
+    pub untracked_per_second: f64,
 }
 
 /// `GET /v1/stats`
@@ -175,31 +188,109 @@ pub struct Limit {
     pub mode: String,
     /// `token-bucket`.
     pub algorithm: String,
-    /// The rate as an operator writes it.
-    pub rate: String,
+    /// The rate as an operator writes it; `null` for no such limit.
+    pub rate: Option<String>,
     /// Packets per second and source.
-    pub rate_per_second: f64,
+    pub rate_per_second: Option<f64>,
     /// Packets in a row and source.
-    pub burst: u32,
+    pub burst: Option<u32>,
     /// Bytes per second and source; `null` for no such limit.
     pub bandwidth_bytes_per_second: Option<f64>,
     /// Bytes in a row and source; `null` for no such limit.
     pub bandwidth_burst_bytes: Option<u64>,
+    /// The bandwidth as an operator writes it.
+    pub bandwidth: Option<String>,
+    /// Whether no excess at all is possible.
+    pub strict: bool,
+    /// The limit of each wider prefix.
+    pub per_prefix: Option<PrefixLimit>,
+    /// The limit of everybody together.
+    pub total: Option<LevelLimit>,
+}
+
+/// What a level beyond the single source allows; `null` for no such limit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LevelLimit {
+    /// The rate as an operator writes it.
+    pub rate: Option<String>,
+    /// Packets per second.
+    pub rate_per_second: Option<f64>,
+    /// Packets in a row.
+    pub burst: Option<u32>,
+    /// The bandwidth as an operator writes it.
+    pub bandwidth: Option<String>,
+    /// Bytes per second.
+    pub bandwidth_bytes_per_second: Option<f64>,
+    /// Bytes in a row.
+    pub bandwidth_burst_bytes: Option<u64>,
+}
+
+/// The limit of each wider prefix.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PrefixLimit {
+    /// Length of the prefix, IPv4.
+    pub ipv4: u32,
+    /// Length of the prefix, IPv6.
+    pub ipv6: u32,
+    /// What it allows.
+    #[serde(flatten)]
+    pub limit: LevelLimit,
 }
 
 /// `PATCH /v1/limits/{name}`: what is absent stays.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LimitChange {
-    /// A rate as an operator writes it, such as `5k/s`.
+    /// A rate as an operator writes it, such as `5k/s`, or `off`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<String>,
     /// A burst as an operator writes it, such as `10k`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst: Option<String>,
+    /// A bandwidth as an operator writes it, such as `10MB/s`, or `off`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<String>,
+    /// A burst of bytes as an operator writes it, such as `1MiB`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth_burst: Option<String>,
+    /// For each wider prefix.
+    #[serde(default, skip_serializing_if = "LevelChange::is_empty")]
+    pub per_prefix: LevelChange,
+    /// For everybody together.
+    #[serde(default, skip_serializing_if = "LevelChange::is_empty")]
+    pub total: LevelChange,
+    /// Whether no excess at all is possible.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strict: Option<bool>,
     /// `enforce`, `observe` or `off`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
+}
+
+/// A change to a level beyond the single source: what is absent stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LevelChange {
+    /// As in [`LimitChange`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<String>,
+    /// As in [`LimitChange`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst: Option<String>,
+    /// As in [`LimitChange`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<String>,
+    /// As in [`LimitChange`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth_burst: Option<String>,
+}
+
+impl LevelChange {
+    /// Whether nothing is to be changed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// `POST /v1/detach`

@@ -112,6 +112,12 @@ impl From<crate::rate::Error> for Error {
     }
 }
 
+impl From<crate::bytes::Error> for Error {
+    fn from(error: crate::bytes::Error) -> Self {
+        Self::new(Kind::Invalid, error.to_string()).hint(error.hint())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,8 +1,11 @@
 //! Everything of limiterd that runs in user space.
 
 pub mod api;
+pub mod bytes;
 pub mod client;
+mod decimal;
 pub mod error;
+pub mod gate;
 pub mod interface;
 pub mod object;
 pub mod plane;

@@ -1,15 +1,20 @@
 //! Policies as an operator sees them: a name, a limit, a mode.
 
-use std::fmt;
+use std::{fmt, str::FromStr};
 
 use limiter_common::{
+    limit::{self, RangeError},
     parse::Kind as Packets,
-    policy::{self, Policy, RangeError, Ruleset},
+    policy::{self, Level, Policy, Ruleset},
+    source::SourcePrefix,
 };
 
 use crate::{
+    bytes::{Bandwidth, ByteBurst},
     error::{Error, Kind, Result},
+    gate::Gate,
     rate::{Burst, PacketRate},
+    sizing::Sizing,
 };
 
 /// What happens to packets over a limit.
@@ -63,30 +68,124 @@ impl fmt::Display for Mode {
     }
 }
 
+/// What one level of a policy allows, in packets, in bytes, in both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Allowance {
+    /// Packets per time, and at once.
+    pub packets: Option<(PacketRate, Burst)>,
+    /// Bytes per time, and at once.
+    pub bytes: Option<(Bandwidth, ByteBurst)>,
+}
+
 /// A limit with a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// Name of the policy.
     pub name: String,
-    /// Packets per time and source.
-    pub rate: PacketRate,
-    /// Packets in a row and source.
-    pub burst: Burst,
+    /// For each source.
+    pub source: Allowance,
+    /// For each wider prefix.
+    pub prefix: Allowance,
+    /// Lengths of the wider prefixes of IPv4 and of IPv6.
+    pub prefix_lengths: (u32, u32),
+    /// For everybody together.
+    pub total: Allowance,
+    /// Whether no CPU keeps tokens that it has not spent: no excess at all,
+    /// for a higher cost of each packet.
+    pub strict: bool,
     /// What happens beyond.
     pub mode: Mode,
     /// The packets that it limits.
     packets: Vec<Packets>,
 }
 
+/// A value, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setting<T> {
+    /// No limit of this sort.
+    Off,
+    /// This one.
+    On(T),
+}
+
+impl<T: FromStr<Err = E>, E: Into<Error>> FromStr for Setting<T> {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "off" => Ok(Self::Off),
+            value => value.parse().map(Self::On).map_err(Into::into),
+        }
+    }
+}
+
+/// A change to what one level allows; what is absent stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AllowanceChange {
+    /// The new rate; one that is new has a burst of a second.
+    pub rate: Option<Setting<PacketRate>>,
+    /// The new burst.
+    pub burst: Option<Burst>,
+    /// The new bandwidth; one that is new has a burst of a second.
+    pub bandwidth: Option<Setting<Bandwidth>>,
+    /// The new burst in bytes.
+    pub bandwidth_burst: Option<ByteBurst>,
+}
+
 /// A change to a limit; what is absent stays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// The new rate.
-    pub rate: Option<PacketRate>,
-    /// The new burst.
-    pub burst: Option<Burst>,
+    /// For each source.
+    pub source: AllowanceChange,
+    /// For each wider prefix.
+    pub prefix: AllowanceChange,
+    /// For everybody together.
+    pub total: AllowanceChange,
+    /// Whether no excess at all is possible.
+    pub strict: Option<bool>,
     /// The new mode.
     pub mode: Option<Mode>,
+}
+
+impl Allowance {
+    /// So many packets and nothing else.
+    #[must_use]
+    pub const fn packets(rate: PacketRate, burst: Burst) -> Self {
+        Self { packets: Some((rate, burst)), bytes: None }
+    }
+
+    fn change(&mut self, level: &str, change: AllowanceChange) -> Result<()> {
+        let without = |what: &str, option: &str| {
+            Error::new(Kind::Invalid, format!("there is no {what} {level} to have a burst"))
+                .hint(format!("name the {what} too, with {option}"))
+        };
+        match change.rate {
+            None => {}
+            Some(Setting::Off) => self.packets = None,
+            Some(Setting::On(rate)) => {
+                let burst = self.packets.map_or_else(|| rate.one_second(), |(_, burst)| burst);
+                self.packets = Some((rate, burst));
+            }
+        }
+        if let Some(burst) = change.burst {
+            let (_, present) = self.packets.as_mut().ok_or_else(|| without("rate", "rate"))?;
+            *present = burst;
+        }
+        match change.bandwidth {
+            None => {}
+            Some(Setting::Off) => self.bytes = None,
+            Some(Setting::On(rate)) => {
+                let burst = self.bytes.map_or_else(|| rate.one_second(), |(_, burst)| burst);
+                self.bytes = Some((rate, burst));
+            }
+        }
+        if let Some(burst) = change.bandwidth_burst {
+            let present = self.bytes.as_mut();
+            let (_, present) = present.ok_or_else(|| without("bandwidth", "bandwidth"))?;
+            *present = burst;
+        }
+        Ok(())
+    }
 }
 
 /// All policies in force, by index.
@@ -94,20 +193,15 @@ pub struct Change {
 pub struct Policies {
     limits: Vec<Limit>,
     observe: bool,
+    gate: Gate,
 }
 
 impl Policies {
     /// One policy named `default` for every packet.
     #[must_use]
     pub fn single(rate: PacketRate, burst: Burst, observe: bool) -> Self {
-        let limit = Limit {
-            name: "default".into(),
-            rate,
-            burst,
-            mode: Mode::Enforce,
-            packets: Packets::ALL.to_vec(),
-        };
-        Self { limits: vec![limit], observe }
+        let limit = Limit::new("default", rate, burst, &Packets::ALL);
+        Self { limits: vec![limit], observe, gate: Gate::default() }
     }
 
     /// The built-in profile, for a host that serves and also fetches.
@@ -129,12 +223,8 @@ impl Policies {
     #[must_use]
     pub fn builtin(observe: bool) -> Self {
         use Packets::{Fragment, Icmp, Icmpv6, Other, Tcp, TcpSyn, Udp};
-        let limit = |name: &str, rate: &str, burst: u32, packets: &[Packets]| Limit {
-            name: name.into(),
-            rate: rate.parse().expect("a rate in range"),
-            burst: Burst(burst),
-            mode: Mode::Enforce,
-            packets: packets.to_vec(),
+        let limit = |name: &str, rate: &str, burst: u32, packets: &[Packets]| {
+            Limit::new(name, rate.parse().expect("a rate in range"), Burst(burst), packets)
         };
         let limits = vec![
             limit("tcp-syn", "50/s", 200, &[TcpSyn]),
@@ -144,7 +234,20 @@ impl Policies {
             limit("fragment", "2k/s", 10_000, &[Fragment]),
             limit("other", "20k/s", 100_000, &[Other]),
         ];
-        Self { limits, observe }
+        Self { limits, observe, gate: Gate::default() }
+    }
+
+    /// The same policies behind this gate.
+    #[must_use]
+    pub fn with_gate(mut self, gate: Gate) -> Self {
+        self.gate = gate;
+        self
+    }
+
+    /// What new sources may do.
+    #[must_use]
+    pub const fn gate(&self) -> &Gate {
+        &self.gate
     }
 
     /// All limits, by index.
@@ -162,13 +265,16 @@ impl Policies {
     /// The same policies with one changed.
     ///
     /// # Errors
-    /// There is no policy of that name; the hint lists those that there are.
+    /// There is no policy of that name; the hint lists those that there are. A
+    /// burst of a rate that there is not.
     pub fn changed(&self, name: &str, change: Change) -> Result<Self> {
         let mut changed = self.clone();
         let limit = changed.limits.iter_mut().find(|limit| limit.name == name);
         let limit = limit.ok_or_else(|| self.unknown(name))?;
-        limit.rate = change.rate.unwrap_or(limit.rate);
-        limit.burst = change.burst.unwrap_or(limit.burst);
+        limit.source.change("for each source", change.source)?;
+        limit.prefix.change("for each prefix", change.prefix)?;
+        limit.total.change("for everybody", change.total)?;
+        limit.strict = change.strict.unwrap_or(limit.strict);
         limit.mode = change.mode.unwrap_or(limit.mode);
         Ok(changed)
     }
@@ -187,22 +293,56 @@ impl Policies {
             .hint(format!("there are: {}", names.join(", ")))
     }
 
-    /// The rule set that the packet path reads, for a machine with so many
-    /// possible CPUs.
+    /// The rule set that the packet path reads, for a load of these sizes.
     ///
     /// # Errors
-    /// Never for limits made from [`PacketRate`] and [`Burst`].
-    pub fn compile(&self, cpus: u32) -> Result<Ruleset> {
-        let mut rules = Ruleset::new(self.observe);
+    /// Never for limits made from [`PacketRate`], [`Burst`] and their like.
+    pub fn compile(&self, sizing: Sizing) -> Result<Ruleset> {
+        let mut rules = Ruleset::new(self.observe, self.gate.compile(sizing)?);
         for (index, limit) in (0u32..).zip(&self.limits) {
-            let mode = limit.mode.compile();
-            let policy = Policy::compile(limit.rate.0, limit.burst.0, mode, cpus, false);
+            let policy = limit.compile(sizing.cpus);
             rules.set_policy(index, policy.map_err(|error| out_of_range(&limit.name, error))?);
             for &kind in &limit.packets {
                 rules.set_kind(kind, index);
             }
         }
         Ok(rules)
+    }
+}
+
+impl Limit {
+    fn new(name: &str, rate: PacketRate, burst: Burst, packets: &[Packets]) -> Self {
+        Self {
+            name: name.into(),
+            source: Allowance::packets(rate, burst),
+            prefix: Allowance::default(),
+            prefix_lengths: (24, 48),
+            total: Allowance::default(),
+            strict: false,
+            mode: Mode::Enforce,
+            packets: packets.to_vec(),
+        }
+    }
+
+    fn compile(&self, cpus: u32) -> std::result::Result<Policy, RangeError> {
+        let (ipv4, ipv6) = self.prefix_lengths;
+        let mut policy =
+            Policy::new(self.mode.compile()).with_prefix(SourcePrefix::new(ipv4, ipv6));
+        for (allowance, packets, bytes) in [
+            (&self.source, Level::SourcePackets, Level::SourceBytes),
+            (&self.prefix, Level::PrefixPackets, Level::PrefixBytes),
+            (&self.total, Level::TotalPackets, Level::TotalBytes),
+        ] {
+            if let Some((rate, burst)) = allowance.packets {
+                let limit = limit::Limit::compile(rate.0, burst.0, cpus, self.strict)?;
+                policy = policy.with(packets, limit);
+            }
+            if let Some((rate, burst)) = allowance.bytes {
+                let limit = limit::Limit::compile(rate.0, burst.0, cpus, self.strict)?;
+                policy = policy.with(bytes, limit);
+            }
+        }
+        Ok(policy)
     }
 }
 
@@ -217,6 +357,7 @@ fn out_of_range(name: &str, error: RangeError) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sizing::Wish;
 
     #[test]
     fn the_builtin_profile_covers_every_kind_once() {
@@ -224,21 +365,54 @@ mod tests {
         let mut kinds: Vec<_> = policies.limits.iter().flat_map(|limit| &limit.packets).collect();
         kinds.sort_by_key(|kind| **kind as u8);
         assert!(kinds.into_iter().eq(&Packets::ALL));
-        policies.compile(2).unwrap();
+        policies.compile(Sizing::new(2, 1, Wish::Default).unwrap()).unwrap();
     }
 
     #[test]
     fn a_change_touches_what_it_names() {
         let before = Policies::builtin(false);
         let rate = "7/s".parse().unwrap();
-        let change = Change { rate: Some(rate), ..Change::default() };
+        let source = AllowanceChange { rate: Some(Setting::On(rate)), ..Default::default() };
+        let change = Change { source, ..Change::default() };
         let after = before.changed("udp", change).unwrap();
         for (old, new) in before.limits.iter().zip(&after.limits) {
-            let expected = if old.name == "udp" { rate } else { old.rate };
-            assert_eq!((new.rate, new.burst, new.mode), (expected, old.burst, old.mode));
+            let mut expected = old.clone();
+            if old.name == "udp" {
+                expected.source.packets = old.source.packets.map(|(_, burst)| (rate, burst));
+            }
+            assert_eq!(new, &expected);
         }
         let error = before.changed("no-such", change).unwrap_err();
         assert_eq!(error.kind, Kind::NotFound);
         assert!(error.to_string().contains("tcp-syn, tcp, udp"), "{error}");
+    }
+
+    #[test]
+    fn levels_come_and_go() {
+        let before = Policies::builtin(false);
+        let total = AllowanceChange {
+            rate: Some("5k/s".parse().unwrap()),
+            bandwidth: Some("1MB/s".parse().unwrap()),
+            bandwidth_burst: Some("2MB".parse().unwrap()),
+            ..Default::default()
+        };
+        let change = Change { total, ..Change::default() };
+        let after = before.changed("udp", change).unwrap();
+        let expected = Allowance {
+            packets: Some(("5k/s".parse().unwrap(), Burst(5000))),
+            bytes: Some(("1MB/s".parse().unwrap(), ByteBurst(2_000_000))),
+        };
+        assert_eq!(after.find("udp").unwrap().total, expected);
+        let total = AllowanceChange {
+            rate: Some(Setting::Off),
+            bandwidth: Some(Setting::Off),
+            ..Default::default()
+        };
+        let change = Change { total, ..Change::default() };
+        assert_eq!(after.changed("udp", change).unwrap(), before);
+        let total = AllowanceChange { burst: Some(Burst(5)), ..Default::default() };
+        let change = Change { total, ..Change::default() };
+        assert_eq!(before.changed("udp", change).unwrap_err().kind, Kind::Invalid);
+        assert!("offf".parse::<Setting<PacketRate>>().is_err());
     }
 }

@@ -2,7 +2,9 @@
 
 use std::{fmt, str::FromStr};
 
-use limiter_common::policy::{RangeError, Rate};
+use limiter_common::limit::Rate;
+
+use crate::decimal::{Decimal, gcd, per_period, shown};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -44,61 +46,20 @@ pub struct PacketRate(pub Rate);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Burst(pub u32);
 
-/// A decimal number as numerator and power of ten, so that `2.5k` is exact.
-struct Decimal {
-    digits: u64,
-    scale: u64,
-}
-
-impl Decimal {
-    /// Digits, at most one point, at most one suffix k, M or G.
-    fn parse(text: &str) -> Option<Self> {
-        let (number, factor) = match text.char_indices().last()? {
-            (at, 'k' | 'K') => (&text[..at], 1_000),
-            (at, 'M') => (&text[..at], 1_000_000),
-            (at, 'G') => (&text[..at], 1_000_000_000),
-            _ => (text, 1),
-        };
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-        if whole.is_empty() || !is_digits(whole) || !is_digits(fraction) || number.ends_with('.') {
-            return None;
-        }
-        // More digits than a u64 holds are out of range, not nonsense.
-        let digits = format!("{whole}{fraction}").parse().unwrap_or(u64::MAX);
-        let scale = 10u64.checked_pow(u32::try_from(fraction.len()).ok()?)?;
-        Some(Self { digits: u64::saturating_mul(digits, factor), scale })
-    }
-}
-
 impl FromStr for PacketRate {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let nonsense = || Error::NotARate(text.to_owned());
-        let (number, unit) = text.split_once('/').unwrap_or((text, "s"));
-        let period = match unit.trim() {
-            "s" | "sec" | "second" => SECOND_NS,
-            "m" | "min" | "minute" => 60 * SECOND_NS,
-            "h" | "hour" => 3600 * SECOND_NS,
-            "d" | "day" => 86_400 * SECOND_NS,
-            _ => return Err(nonsense()),
-        };
-        let number = Decimal::parse(number.trim()).ok_or_else(nonsense)?;
+        let (number, period) = per_period(text).ok_or_else(nonsense)?;
+        let number = Decimal::parse(number).ok_or_else(nonsense)?;
         let out_of_range = || Error::RateRange(text.to_owned());
         let period = period.checked_mul(number.scale).ok_or_else(out_of_range)?;
         let divisor = gcd(number.digits, period).max(1);
-        match Rate::new(number.digits / divisor, period / divisor) {
-            Ok(rate) => Ok(Self(rate)),
-            Err(RangeError::TooFast | RangeError::TooSlow | RangeError::NoBurst) => {
-                Err(out_of_range())
-            }
-        }
+        Rate::packets(number.digits / divisor, period / divisor)
+            .map(Self)
+            .map_err(|_| out_of_range())
     }
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 impl PacketRate {
@@ -133,10 +94,7 @@ impl fmt::Display for PacketRate {
         } else {
             (number, "")
         };
-        // Three decimals at most, without trailing zeros.
-        let number = format!("{number:.3}");
-        let number = number.trim_end_matches('0').trim_end_matches('.');
-        write!(f, "{number}{suffix}/{unit}")
+        write!(f, "{}{suffix}/{unit}", shown(number))
     }
 }
 
@@ -144,10 +102,8 @@ impl FromStr for Burst {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let number = Decimal::parse(text.trim());
-        let number = number.filter(|number| number.digits % number.scale == 0);
-        let number = number.ok_or_else(|| Error::NotABurst(text.to_owned()))?;
-        match u32::try_from(number.digits / number.scale) {
+        let number = Decimal::parse(text.trim()).and_then(Decimal::whole);
+        match u32::try_from(number.ok_or_else(|| Error::NotABurst(text.to_owned()))?) {
             Ok(burst) if burst > 0 => Ok(Self(burst)),
             _ => Err(Error::BurstRange(text.to_owned())),
         }

@@ -12,7 +12,7 @@ use crate::{
     error::{Error, Kind, Result},
     interface::{self, Interface},
     plane::{self, Attached, Plane},
-    policies::{Change, Limit, Mode, Policies},
+    policies::{Allowance, AllowanceChange, Change, Limit, Mode, Policies},
 };
 
 /// The running shield.
@@ -74,7 +74,7 @@ impl Service {
         for (reason, packets) in self.trouble()? {
             problems.push(format!("{packets} packets met trouble: {}", reason.name()));
         }
-        let sizing = self.plane.sizing();
+        let (sizing, gate) = (self.plane.sizing(), self.policies.gate());
         Ok(api::Status {
             schema_version: SCHEMA_VERSION,
             version: env!("CARGO_PKG_VERSION").into(),
@@ -84,7 +84,15 @@ impl Service {
             interfaces,
             generation: self.plane.generation(),
             confirm: api::Confirm::default(),
-            memory: api::Memory { maps_bytes: sizing.maps_bytes, max_sources: sizing.max_sources },
+            memory: api::Memory {
+                maps_bytes: sizing.maps_bytes,
+                max_sources: sizing.max_sources,
+                cpus: sizing.cpus,
+            },
+            new_sources: api::NewSources {
+                tracked_per_second: gate.new_sources(sizing.max_sources).per_second(),
+                untracked_per_second: gate.untracked().per_second(),
+            },
             health: if problems.is_empty() { "ok" } else { "degraded" }.into(),
             problems,
         })
@@ -187,14 +195,22 @@ impl Service {
     /// what was in force then stays.
     pub fn change(&mut self, name: &str, change: &api::LimitChange) -> Result<api::Limits> {
         self.policies.find(name)?;
+        let source = api::LevelChange {
+            rate: change.rate.clone(),
+            burst: change.burst.clone(),
+            bandwidth: change.bandwidth.clone(),
+            bandwidth_burst: change.bandwidth_burst.clone(),
+        };
         let change = Change {
-            rate: change.rate.as_deref().map(str::parse).transpose()?,
-            burst: change.burst.as_deref().map(str::parse).transpose()?,
+            source: allowance_change(&source)?,
+            prefix: allowance_change(&change.per_prefix)?,
+            total: allowance_change(&change.total)?,
+            strict: change.strict,
             mode: change.mode.as_deref().map(Mode::from_name).transpose()?,
         };
         if change == Change::default() {
             return Err(Error::new(Kind::Invalid, "nothing is to be changed")
-                .hint("name a rate, a burst or a mode"));
+                .hint("name a rate, a burst, a bandwidth or a mode"));
         }
         if self.policies.observes() && change.mode == Some(Mode::Enforce) {
             return Err(Error::new(
@@ -204,7 +220,7 @@ impl Service {
             .hint("restart it without --observe; it takes over without a gap"));
         }
         let changed = self.policies.changed(name, change)?;
-        self.plane.set_rules(&changed.compile(self.plane.sizing().cpus)?)?;
+        self.plane.set_rules(&changed.compile(self.plane.sizing())?)?;
         self.policies = changed;
         self.limits(Some(name))
     }
@@ -214,16 +230,45 @@ impl Service {
             Mode::Enforce if self.policies.observes() => Mode::Observe,
             mode => mode,
         };
+        let source = shown(limit.source);
+        let (ipv4, ipv6) = limit.prefix_lengths;
+        let prefix = Some(limit.prefix).filter(|prefix| *prefix != Allowance::default());
+        let total = Some(limit.total).filter(|total| *total != Allowance::default());
         api::Limit {
             name: limit.name.clone(),
             mode: mode.name().into(),
             algorithm: "token-bucket".into(),
-            rate: limit.rate.to_string(),
-            rate_per_second: limit.rate.per_second(),
-            burst: limit.burst.0,
-            bandwidth_bytes_per_second: None,
-            bandwidth_burst_bytes: None,
+            rate: source.rate,
+            rate_per_second: source.rate_per_second,
+            burst: source.burst,
+            bandwidth_bytes_per_second: source.bandwidth_bytes_per_second,
+            bandwidth_burst_bytes: source.bandwidth_burst_bytes,
+            bandwidth: source.bandwidth,
+            strict: limit.strict,
+            per_prefix: prefix.map(|prefix| api::PrefixLimit { ipv4, ipv6, limit: shown(prefix) }),
+            total: total.map(shown),
         }
+    }
+}
+
+fn allowance_change(change: &api::LevelChange) -> Result<AllowanceChange> {
+    Ok(AllowanceChange {
+        rate: change.rate.as_deref().map(str::parse).transpose()?,
+        burst: change.burst.as_deref().map(str::parse).transpose()?,
+        bandwidth: change.bandwidth.as_deref().map(str::parse).transpose()?,
+        bandwidth_burst: change.bandwidth_burst.as_deref().map(str::parse).transpose()?,
+    })
+}
+
+fn shown(allowance: Allowance) -> api::LevelLimit {
+    let (packets, bytes) = (allowance.packets, allowance.bytes);
+    api::LevelLimit {
+        rate: packets.map(|(rate, _)| rate.to_string()),
+        rate_per_second: packets.map(|(rate, _)| rate.per_second()),
+        burst: packets.map(|(_, burst)| burst.0),
+        bandwidth: bytes.map(|(rate, _)| rate.to_string()),
+        bandwidth_bytes_per_second: bytes.map(|(rate, _)| rate.per_second()),
+        bandwidth_burst_bytes: bytes.map(|(_, burst)| u64::from(burst.0)),
     }
 }
 

@@ -7,15 +7,19 @@
 
 use limiter_common::{
     bucket::Bucket,
+    gate::{CELLS, TOTALS},
     policy::{Control, GENERATIONS, Ruleset},
     source::{Key4, Key6},
     stats::{Counter, ROWS},
+    tracked::WORDS,
 };
 
 use crate::error::{Error, Kind, Result};
 
-/// Memory for both tables of sources unless the operator says otherwise.
+/// Memory for both tables of sources unless the operator says otherwise, and
+/// more for each CPU: a machine of many has much.
 const DEFAULT_BUDGET: u64 = 64 << 20;
+const DEFAULT_BUDGET_PER_CPU: u64 = 2 << 20;
 /// The default stays within these, whatever the budget.
 const DEFAULT_RANGE: std::ops::RangeInclusive<u32> = 16_384..=262_144;
 /// What an operator may ask for. A smaller LRU evicts far below its size:
@@ -35,49 +39,96 @@ pub struct Sizing {
     pub max_sources: u32,
     /// Possible CPUs.
     pub cpus: u32,
+    /// Length of a timer tick, nanoseconds.
+    pub tick_ns: u64,
     /// Bytes of all maps.
     pub maps_bytes: u64,
 }
 
+/// What the operator asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// Nothing.
+    Default,
+    /// So many sources of each family.
+    Sources(u32),
+    /// So many bytes for both tables of sources.
+    Memory(u64),
+}
+
 impl Sizing {
     /// Sizes for a machine with so many possible CPUs, so many interfaces, and
-    /// the number of sources that the operator asked for, if he did.
+    /// what the operator asked for.
     ///
     /// # Errors
-    /// That number is outside [`RANGE`].
-    pub fn new(cpus: u32, interfaces: u32, max_sources: Option<u32>) -> Result<Self> {
-        let max_sources = match max_sources {
-            None => default_sources(cpus),
-            Some(sources) if RANGE.contains(&sources) => sources,
-            Some(sources) => {
-                return Err(Error::new(
-                    Kind::Invalid,
-                    format!("{sources} sources are out of range"),
-                )
-                .hint(format!(
-                    "--max-sources takes {} to {}",
-                    RANGE.start(),
-                    RANGE.end()
-                )));
+    /// He asked for a number of sources outside [`RANGE`], or for memory for
+    /// such a number.
+    pub fn new(cpus: u32, interfaces: u32, wish: Wish) -> Result<Self> {
+        let max_sources = match wish {
+            Wish::Default => {
+                let budget = DEFAULT_BUDGET + DEFAULT_BUDGET_PER_CPU * u64::from(cpus);
+                let fits = power_of_two_within(budget, cpus);
+                fits.clamp(*DEFAULT_RANGE.start(), *DEFAULT_RANGE.end())
+            }
+            Wish::Sources(sources) if RANGE.contains(&sources) => sources,
+            Wish::Sources(sources) => {
+                let range = format!("--max-sources takes {} to {}", RANGE.start(), RANGE.end());
+                let problem = format!("{sources} sources are out of range");
+                return Err(Error::new(Kind::Invalid, problem).hint(range));
+            }
+            Wish::Memory(bytes) => {
+                let fits = largest_within(bytes, cpus);
+                if !RANGE.contains(&fits) {
+                    let [least, most] = [*RANGE.start(), *RANGE.end()]
+                        .map(|sources| sources_bytes(sources, cpus).div_ceil(1 << 20));
+                    let problem = format!("{bytes} bytes for sources are out of range");
+                    return Err(Error::new(Kind::Invalid, problem)
+                        .hint(format!("on {cpus} CPUs --memory takes {least}MiB to {most}MiB")));
+                }
+                fits
             }
         };
         let maps_bytes = sources_bytes(max_sources, cpus)
-            + round(size_of::<Ruleset>()) * u64::from(GENERATIONS)
-            + round(size_of::<Control>())
-            + u64::from(interfaces)
-                * (REPORTS
-                    + u64::from(ROWS) * (POINTER + round(size_of::<Counter>()) * u64::from(cpus)));
-        Ok(Self { max_sources, cpus, maps_bytes })
+            + array_bytes::<Ruleset>(GENERATIONS)
+            + array_bytes::<Control>(1)
+            + array_bytes::<[u64; 2]>(WORDS)
+            + array_bytes::<u64>(CELLS)
+            + per_cpu_array_bytes::<Bucket>(TOTALS, cpus)
+            + u64::from(interfaces) * (REPORTS + per_cpu_array_bytes::<Counter>(ROWS, cpus));
+        Ok(Self { max_sources, cpus, tick_ns: tick_ns(), maps_bytes })
     }
 }
 
-/// The largest power of two whose tables fit the budget, within the range.
-fn default_sources(cpus: u32) -> u32 {
-    let fits = |sources: &u32| sources_bytes(*sources, cpus) <= DEFAULT_BUDGET;
-    std::iter::successors(Some(*DEFAULT_RANGE.end()), |sources| Some(sources / 2))
-        .take_while(|sources| DEFAULT_RANGE.contains(sources))
-        .find(fits)
-        .unwrap_or(*DEFAULT_RANGE.start())
+/// Length of a timer tick: what the kernel states as the resolution of the
+/// clock that only ticks move.
+fn tick_ns() -> u64 {
+    let resolution = rustix::time::clock_getres(rustix::time::ClockId::MonotonicCoarse);
+    u64::try_from(resolution.tv_nsec).unwrap_or_default()
+}
+
+/// The largest number of sources in [`RANGE`] whose tables fit; below the
+/// range if none does, above it if more would.
+fn largest_within(bytes: u64, cpus: u32) -> u32 {
+    let (mut fits, mut beyond) = (RANGE.start() - 1, RANGE.end() + 2);
+    while fits + 1 < beyond {
+        let middle = fits + (beyond - fits) / 2;
+        if sources_bytes(middle, cpus) <= bytes { fits = middle } else { beyond = middle }
+    }
+    fits
+}
+
+/// The largest power of two whose tables fit, at least 1.
+fn power_of_two_within(bytes: u64, cpus: u32) -> u32 {
+    let powers = (0..24).map(|power| 1 << power);
+    powers.take_while(|sources| sources_bytes(*sources, cpus) <= bytes).last().unwrap_or(1)
+}
+
+const fn array_bytes<T>(entries: u32) -> u64 {
+    round(size_of::<T>()) * entries as u64
+}
+
+const fn per_cpu_array_bytes<T>(entries: u32, cpus: u32) -> u64 {
+    (POINTER + round(size_of::<T>()) * cpus as u64) * entries as u64
 }
 
 fn sources_bytes(sources: u32, cpus: u32) -> u64 {
@@ -105,9 +156,9 @@ mod tests {
     #[test]
     fn the_default_fits_a_small_server_and_a_large_one() {
         for (cpus, sources, mebibytes) in
-            [(1, 262_144, 52), (2, 262_144, 60), (64, 16_384, 43), (384, 16_384, 243)]
+            [(1, 262_144, 53), (2, 262_144, 61), (64, 65_536, 151), (384, 65_536, 829)]
         {
-            let sizing = Sizing::new(cpus, 1, None).unwrap();
+            let sizing = Sizing::new(cpus, 1, Wish::Default).unwrap();
             assert_eq!(sizing.max_sources, sources, "{cpus} CPUs");
             assert_eq!(sizing.maps_bytes >> 20, mebibytes, "{cpus} CPUs");
         }
@@ -115,9 +166,32 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_is_given_or_refused() {
-        assert_eq!(Sizing::new(2, 1, Some(1_000_000)).unwrap().max_sources, 1_000_000);
-        for sources in [0, 1, 1_023, 16_777_217, u32::MAX] {
-            assert_eq!(Sizing::new(2, 1, Some(sources)).unwrap_err().kind, Kind::Invalid);
+        let sources = |wish| Sizing::new(2, 1, wish).map(|sizing| sizing.max_sources);
+        assert_eq!(sources(Wish::Sources(1_000_000)).unwrap(), 1_000_000);
+        for wish in [0, 1, 1_023, 16_777_217, u32::MAX].map(Wish::Sources) {
+            assert_eq!(sources(wish).unwrap_err().kind, Kind::Invalid, "{wish:?}");
         }
+        for cpus in [1, 2, 64, 384] {
+            for memory in [8 << 20, 64 << 20, 1 << 30] {
+                let Ok(sizing) = Sizing::new(cpus, 1, Wish::Memory(memory)) else {
+                    assert!(sources_bytes(*RANGE.start(), cpus) > memory);
+                    continue;
+                };
+                let fits = sizing.max_sources;
+                assert!(sources_bytes(fits, cpus) <= memory);
+                assert!(sources_bytes(fits + 1, cpus) > memory);
+            }
+        }
+        for wish in [0, 1, 100_000, u64::MAX].map(Wish::Memory) {
+            let error = sources(wish).unwrap_err();
+            assert_eq!(error.kind, Kind::Invalid, "{wish:?}");
+            assert!(error.to_string().contains("1MiB to"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_kernel_states_a_tick() {
+        let hz = 1_000_000_000 / tick_ns();
+        assert!((100..=1000).contains(&hz), "{hz} Hz");
     }
 }

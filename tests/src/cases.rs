@@ -2,13 +2,18 @@
 //! core and on the loaded program.
 
 use limiter_common::{
+    gate::{Flow, Gate},
+    limit::{Limit, Rate},
     parse::{Defect, Kind},
-    policy::{Mode, Policy, Rate, Ruleset},
+    policy::{Level, Mode, Policy, Ruleset},
     stats::NO_POLICY,
     verdict::{Decision, Reason},
 };
 
-use crate::wire::{Frame, Ipv4, Ipv6, Tcp, Udp};
+use crate::{
+    machine::TICK_NS,
+    wire::{Frame, Ipv4, Ipv6, Tcp, Udp},
+};
 
 /// What a packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -427,14 +432,26 @@ fn chain(headers: usize) -> Ipv6 {
 /// Never: the limit is in range.
 #[must_use]
 pub fn one_packet_each(cpus: u32, observe: bool) -> Ruleset {
-    let rate = Rate::new(1, 86_400_000_000_000).expect("one a day");
-    let policy = Policy::compile(rate, 1, Mode::Enforce, cpus, false).expect("in range");
-    let mut rules = Ruleset::new(observe);
+    let rate = Rate::packets(1, 86_400_000_000_000).expect("one a day");
+    let limit = Limit::compile(rate, 1, cpus, false).expect("in range");
+    let policy = Policy::new(Mode::Enforce).with(Level::SourcePackets, limit);
+    let mut rules = Ruleset::new(observe, wide_gate(cpus));
     for kind in Kind::ALL {
         rules.set_policy(kind as u32, policy);
         rules.set_kind(kind, kind as u32);
     }
     rules
+}
+
+/// A gate that is never in the way.
+///
+/// # Panics
+/// Never: its rates are in range.
+#[must_use]
+pub fn wide_gate(cpus: u32) -> Gate {
+    let rate = Rate::packets(10_000_000, 1_000_000_000).expect("in range");
+    let flow = Flow { rate, burst: u32::MAX };
+    Gate::compile(flow, flow, flow, cpus, TICK_NS).expect("in range")
 }
 
 impl Case {

@@ -8,13 +8,20 @@ use std::{
 };
 
 use limiter_common::{
-    bucket::{Clock, Lease, LeaseCell, Word},
-    decide::{Full, Sources, Tables, decide},
+    bucket::{Charge, Clock, Lease, LeaseCell, Word},
+    decide::{Buckets, Full, Sources, Tables, decide},
     frame::Linear,
+    gate::{CELLS, Gate},
+    levels::{self, Steps},
+    limit::Limit,
     policy::Ruleset,
-    source::{Key4, Key6},
+    source::{Key4, Key6, Seed, Total},
+    tracked::{WORDS, Words},
     verdict::Decision,
 };
+
+/// A timer tick at 250 Hz.
+pub const TICK_NS: u64 = 4_000_000;
 
 /// One CPU's part of an entry.
 #[derive(Default)]
@@ -33,14 +40,16 @@ pub struct Machine {
     capacity: usize,
     sources4: Table<Key4>,
     sources6: Table<Key6>,
+    totals: Table<u32>,
+    tracked: Rc<Vec<[Cell<u64>; 2]>>,
+    cells: Rc<Vec<Cell<u64>>>,
     cpu: Cell<u32>,
     now_ns: Cell<u64>,
-    tick_ns: u64,
 }
 
 impl Machine {
-    /// A machine with so many CPUs, room for so many sources of each family,
-    /// and 250 ticks per second.
+    /// A machine with so many CPUs, room for so many sources of each family
+    /// (nothing is evicted), and a tick every [`TICK_NS`].
     #[must_use]
     pub fn new(cpus: u32, capacity: usize, rules: Ruleset) -> Self {
         Self {
@@ -49,9 +58,11 @@ impl Machine {
             capacity,
             sources4: Table::default(),
             sources6: Table::default(),
+            totals: Table::default(),
+            tracked: Rc::new((0..WORDS).map(|_| Default::default()).collect()),
+            cells: Rc::new((0..CELLS).map(|_| Cell::default()).collect()),
             cpu: Cell::new(0),
             now_ns: Cell::new(0),
-            tick_ns: 4_000_000,
         }
     }
 
@@ -123,16 +134,64 @@ impl Clock for Machine {
         self.now_ns.get()
     }
 
-    fn tick(&self) -> u32 {
-        u32::try_from((self.now_ns.get() / self.tick_ns) & 0xffff_ffff).unwrap_or(0)
+    fn tick(&self) -> u64 {
+        self.now_ns.get() / TICK_NS
+    }
+}
+
+/// A word in an array.
+#[derive(Clone)]
+pub enum InArray {
+    /// Of tracked keys: entry and epoch's half.
+    Tracked(Rc<Vec<[Cell<u64>; 2]>>, usize, usize),
+    /// Of the untracked sources' cells.
+    Cell(Rc<Vec<Cell<u64>>>, usize),
+}
+
+impl InArray {
+    fn cell(&self) -> &Cell<u64> {
+        match self {
+            Self::Tracked(words, entry, half) => &words[*entry][*half],
+            Self::Cell(cells, cell) => &cells[*cell],
+        }
+    }
+}
+
+impl Word for InArray {
+    fn load(&self) -> u64 {
+        self.cell().get()
+    }
+
+    fn replace(&self, current: u64, new: u64) -> bool {
+        let same = self.load() == current;
+        if same {
+            self.cell().set(new);
+        }
+        same
+    }
+}
+
+impl Buckets<Total> for Machine {
+    type Lease = At;
+    type Word = At;
+
+    fn lease(&self, key: &Total) -> Option<At> {
+        self.word(key, self.cpu.get())
+    }
+
+    fn word(&self, key: &Total, cpu: u32) -> Option<At> {
+        let slots = || (0..self.cpus).map(|_| Slot::default()).collect();
+        let mut totals = self.totals.borrow_mut();
+        let entry = totals.entry(key.0).or_insert_with(|| Rc::new(slots()));
+        Some(At(entry.clone(), cpu))
     }
 }
 
 macro_rules! sources {
     ($key:ty, $table:ident) => {
-        impl Sources<$key> for Machine {
-            type Word = At;
+        impl Buckets<$key> for Machine {
             type Lease = At;
+            type Word = At;
 
             fn lease(&self, key: &$key) -> Option<At> {
                 Self::entry(&self.$table, key).map(|entry| At(entry, self.cpu.get()))
@@ -144,7 +203,23 @@ macro_rules! sources {
                 }
                 Self::entry(&self.$table, key).map(|entry| At(entry, cpu))
             }
+        }
 
+        impl Steps<$key> for Machine {
+            fn charge_key(&self, key: &$key, limit: &Limit, gate: &Gate, cost: u32) -> Charge {
+                levels::charge_key(key, limit, gate, cost, self)
+            }
+
+            fn charge_untracked(&self, cell: &$key, gate: &Gate) -> Charge {
+                levels::charge_untracked(cell, gate, self)
+            }
+
+            fn charge_total(&self, key: Total, limit: &Limit, cost: u32) -> Charge {
+                levels::charge_total(key, limit, cost, self)
+            }
+        }
+
+        impl Sources<$key> for Machine {
             fn insert(&self, key: &$key) -> Result<(), Full> {
                 self.add(&self.$table, key)
             }
@@ -156,15 +231,26 @@ sources!(Key4, sources4);
 sources!(Key6, sources6);
 
 impl Tables for Machine {
+    type Shared = InArray;
+
     fn ruleset(&self) -> Option<&Ruleset> {
         Some(&self.rules)
+    }
+
+    fn tracked(&self, word: u32) -> Option<Words<InArray>> {
+        let half = |half| InArray::Tracked(self.tracked.clone(), word as usize, half);
+        Some(Words { even: half(0), odd: half(1) })
+    }
+
+    fn cell(&self, cell: u32) -> Option<InArray> {
+        Some(InArray::Cell(self.cells.clone(), cell as usize))
     }
 
     fn cpus(&self) -> u32 {
         self.cpus
     }
 
-    fn seed(&self) -> u32 {
-        0x5eed
+    fn seed(&self) -> Seed {
+        [0x5eed, 0x5eed_5eed]
     }
 }

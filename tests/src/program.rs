@@ -19,7 +19,7 @@ use limiter_common::{
 };
 use limiter_user::{
     plane::{Count, Options, Plane},
-    sizing::Sizing,
+    sizing::{Sizing, Wish},
 };
 
 use crate::sandbox::BPF_FS;
@@ -108,7 +108,7 @@ impl Program {
         let options = Options {
             pin_dir: PathBuf::from(BPF_FS).join("limiterd"),
             interfaces: vec!["test".into()],
-            sizing: Sizing::new(cpus(), 1, Some(max_sources)).expect("in range"),
+            sizing: Sizing::new(cpus(), 1, Wish::Sources(max_sources)).expect("in range"),
         };
         let mut plane = Plane::load(&options, rules).unwrap_or_else(|error| panic!("{error}"));
         let runner = open(&mut plane);
@@ -218,16 +218,16 @@ impl Program {
     /// If the kernel refuses a map access.
     pub fn forget(&mut self) {
         let (four, six) = self.keys();
+        self.remove("SOURCES4", &four);
+        self.remove("SOURCES6", &six);
+    }
+
+    fn remove<K: aya::Pod>(&mut self, map: &str, keys: &[K]) {
         let ebpf = &mut self.plane.instances()[0].ebpf;
-        let mut map: PerCpuHashMap<&mut MapData, Key4, Bucket> =
-            ebpf.map_mut("SOURCES4").expect("the map").try_into().expect("its type");
-        for key in four {
-            map.remove(&key).expect("a key that was there");
-        }
-        let mut map: PerCpuHashMap<&mut MapData, Key6, Bucket> =
-            ebpf.map_mut("SOURCES6").expect("the map").try_into().expect("its type");
-        for key in six {
-            map.remove(&key).expect("a key that was there");
+        let mut map: PerCpuHashMap<&mut MapData, K, Bucket> =
+            ebpf.map_mut(map).expect("the map").try_into().expect("its type");
+        for key in keys {
+            map.remove(key).expect("a key that was there");
         }
     }
 

@@ -290,10 +290,13 @@ fn limits_are_changed_or_refused_whole() {
     let daemon = Daemon::start(&host, "--iface eth0 --rate 1k --burst 2k");
     let limit = || daemon.limits().policies.remove(0);
     let _answer = daemon.ask("limit set default --rate 90/m");
-    assert_eq!((limit().rate_per_second, limit().burst), (1.5, 2_000));
+    assert_eq!((limit().rate_per_second, limit().burst), (Some(1.5), Some(2_000)));
     let _answer = daemon.ask("limit set default --burst 7 --mode observe");
     let now = limit();
-    assert_eq!((now.rate_per_second, now.burst, now.mode.as_str()), (1.5, 7, "observe"));
+    assert_eq!(
+        (now.rate_per_second, now.burst, now.mode.as_str()),
+        (Some(1.5), Some(7), "observe")
+    );
     for (arguments, code, word) in [
         ("limit set default --rate fast", 6, "fast"),
         ("limit set default --rate 0", 6, "1/day"),

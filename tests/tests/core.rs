@@ -2,8 +2,9 @@
 
 use limiter_common::{
     frame::Linear,
-    parse::{Parsed, parse},
-    source::{Address, SourcePrefix},
+    parse::{Kind, Parsed, parse},
+    policy::{Level, limit_number},
+    source::{Address, Key as _, Key4, Key6, SourcePrefix},
 };
 use limiter_tests::{
     cases::{Case, Expected, cases, one_packet_each},
@@ -35,6 +36,11 @@ fn parsed(case: &Case, length: usize) -> Expected {
         }
         Err(defect) => Expected::Malformed(defect),
     }
+}
+
+/// Number of the limit of a source's packets in the policy of its kind.
+fn first_limit(kind: Kind) -> u32 {
+    limit_number(kind as u32, Level::SourcePackets)
 }
 
 #[test]
@@ -81,11 +87,11 @@ fn every_case_is_decided_and_charged_as_the_table_says() {
             match case.expected {
                 Expected::Limited(kind, text) => match address(text) {
                     Address::V4(address) => {
-                        let key = SourcePrefix::DEFAULT.key4(address, kind as u32);
+                        let key = Key4::new(address, &SourcePrefix::DEFAULT, first_limit(kind));
                         assert_eq!((four, six), (vec![key], vec![]), "{}", case.name);
                     }
                     Address::V6(address) => {
-                        let key = SourcePrefix::DEFAULT.key6(address, kind as u32);
+                        let key = Key6::new(address, &SourcePrefix::DEFAULT, first_limit(kind));
                         assert_eq!((four, six), (vec![], vec![key]), "{}", case.name);
                     }
                 },

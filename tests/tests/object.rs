@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use aya_obj::Object;
 use limiter_common::{
     bucket::Bucket,
+    gate::{CELLS, TOTALS},
     policy::{Control, GENERATIONS, Ruleset},
     source::{Key4, Key6},
     stats::{Counter, ROWS},
+    tracked::WORDS,
 };
 use limiter_user::{object::LIMITER, plane::PROGRAM};
 
@@ -27,6 +29,9 @@ fn maps_have_the_types_and_sizes_of_the_core() {
     let expected = BTreeMap::from([
         ("SOURCES4", (LRU_PERCPU_HASH, size(size_of::<Key4>()), size(size_of::<Bucket>()))),
         ("SOURCES6", (LRU_PERCPU_HASH, size(size_of::<Key6>()), size(size_of::<Bucket>()))),
+        ("TOTALS", (PERCPU_ARRAY, 4, size(size_of::<Bucket>()))),
+        ("TRACKED", (ARRAY, 4, 16)),
+        ("CELLS", (ARRAY, 4, 8)),
         ("RULES", (ARRAY, 4, size(size_of::<Ruleset>()))),
         ("CONTROL", (ARRAY, 4, size(size_of::<Control>()))),
         ("STATS", (PERCPU_ARRAY, 4, size(size_of::<Counter>()))),
@@ -39,6 +44,9 @@ fn maps_have_the_types_and_sizes_of_the_core() {
         assert!(name.len() <= LONGEST_NAME, "{name}");
     }
     assert_eq!(object.maps["RULES"].max_entries(), GENERATIONS);
+    assert_eq!(object.maps["TOTALS"].max_entries(), TOTALS);
+    assert_eq!(object.maps["TRACKED"].max_entries(), WORDS);
+    assert_eq!(object.maps["CELLS"].max_entries(), CELLS);
     assert_eq!(object.maps["STATS"].max_entries(), ROWS);
     assert_eq!(object.programs.keys().collect::<Vec<_>>(), [PROGRAM]);
     assert_eq!(object.license.to_str(), Ok("Dual MIT/GPL"));

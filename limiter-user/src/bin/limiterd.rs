@@ -4,15 +4,17 @@ use std::{io::Write as _, path::PathBuf, process::ExitCode};
 
 use clap::{Parser, ValueEnum};
 use limiter_user::{
+    bytes::Amount,
     client::Client,
     error::{Error, Kind, Result},
-    plane::{self, Options, Plane, Wish},
+    gate::Gate,
+    plane::{self, Options, Plane},
     policies::Policies,
     preflight,
     rate::{Burst, PacketRate},
     server,
     service::Service,
-    sizing::Sizing,
+    sizing::{Sizing, Wish},
     sockets::{self, Sockets},
 };
 use tokio::signal::unix::{SignalKind, signal};
@@ -57,9 +59,23 @@ struct Arguments {
     xdp_mode: XdpMode,
 
     /// Sources of each address family that can have a bucket at a time
-    /// [default: what fits 64 MiB]
+    /// [default: what fits 64 MiB and 2 MiB more for each CPU]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     max_sources: Option<String>,
+
+    /// The same as memory for both families, such as 64MiB
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, conflicts_with = "max_sources")]
+    memory: Option<String>,
+
+    /// New sources that get a bucket, per time, on the whole host [default:
+    /// an eighth of the sources that fit, at most 20k/s]
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
+    new_sources: Option<String>,
+
+    /// Packets of all other new sources, per time, on the whole host
+    /// [default: 200k/s]
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
+    untracked: Option<String>,
 
     /// Control socket; a socket for reading, ro.sock, is made beside it
     #[arg(long, value_name = "PATH", default_value = "/run/limiterd/ctl.sock")]
@@ -75,7 +91,7 @@ struct Arguments {
 
     /// Remove every link and pin of limiterd, also those of a killed daemon,
     /// and exit
-    #[arg(long, conflicts_with_all = ["interfaces", "rate", "observe", "max_sources"])]
+    #[arg(long, conflicts_with_all = ["interfaces", "rate", "observe", "max_sources", "memory"])]
     detach: bool,
 }
 
@@ -140,16 +156,16 @@ async fn run(arguments: Arguments) -> Result<()> {
     let sizing = sizing(&arguments, interfaces.len())?;
     preflight::check(&arguments.pin_dir)?;
     let options = Options { pin_dir: arguments.pin_dir.clone(), interfaces, sizing };
-    let mut plane = Plane::load(&options, &policies.compile(sizing.cpus)?)?;
+    let mut plane = Plane::load(&options, &policies.compile(sizing)?)?;
     let sockets = Sockets::listen(&arguments.socket)?;
     let mut interrupt = listen(SignalKind::interrupt())?;
     let mut terminate = listen(SignalKind::terminate())?;
     let mut hangup = listen(SignalKind::hangup())?;
     let reports = plane.forward_reports();
     plane.attach(match arguments.xdp_mode {
-        XdpMode::Auto => Wish::Auto,
-        XdpMode::Native => Wish::Native,
-        XdpMode::Generic => Wish::Generic,
+        XdpMode::Auto => plane::Wish::Auto,
+        XdpMode::Native => plane::Wish::Native,
+        XdpMode::Generic => plane::Wish::Generic,
     })?;
     announce(&plane, &policies, &arguments);
     let service = Service::new(plane, policies);
@@ -175,15 +191,19 @@ async fn run(arguments: Arguments) -> Result<()> {
 }
 
 fn policies(arguments: &Arguments) -> Result<Policies> {
+    let gate = Gate {
+        new_sources: arguments.new_sources.as_deref().map(str::parse).transpose()?,
+        untracked: arguments.untracked.as_deref().map(str::parse).transpose()?,
+    };
     let Some(rate) = &arguments.rate else {
-        return Ok(Policies::builtin(arguments.observe));
+        return Ok(Policies::builtin(arguments.observe).with_gate(gate));
     };
     let rate: PacketRate = rate.parse()?;
     let burst = match &arguments.burst {
         Some(burst) => burst.parse::<Burst>()?,
         None => rate.one_second(),
     };
-    Ok(Policies::single(rate, burst, arguments.observe))
+    Ok(Policies::single(rate, burst, arguments.observe).with_gate(gate))
 }
 
 fn distinct(interfaces: &[String]) -> Result<Vec<String>> {
@@ -207,15 +227,14 @@ fn distinct(interfaces: &[String]) -> Result<Vec<String>> {
 fn sizing(arguments: &Arguments, interfaces: usize) -> Result<Sizing> {
     let cpus = aya::util::nr_cpus()
         .map_err(|(path, error)| Error::failed(format!("cannot read {path}: {error}")))?;
-    let wish = arguments.max_sources.as_deref();
-    let wish = wish
-        .map(|text| {
-            text.parse::<u32>().map_err(|_| {
-                Error::new(Kind::Invalid, format!("'{text}' is no number of sources"))
-                    .hint("--max-sources takes a whole number such as 65536")
-            })
-        })
-        .transpose()?;
+    let wish = match (&arguments.max_sources, &arguments.memory) {
+        (Some(text), _) => Wish::Sources(text.parse().map_err(|_| {
+            Error::new(Kind::Invalid, format!("'{text}' is no number of sources"))
+                .hint("--max-sources takes a whole number such as 65536")
+        })?),
+        (None, Some(text)) => Wish::Memory(text.parse::<Amount>()?.0),
+        (None, None) => Wish::Default,
+    };
     let (cpus, interfaces) = (u32::try_from(cpus), u32::try_from(interfaces));
     Sizing::new(cpus.unwrap_or(u32::MAX), interfaces.unwrap_or(u32::MAX), wish)
 }
@@ -236,8 +255,16 @@ fn announce(plane: &Plane, policies: &Policies, arguments: &Arguments) {
     for attached in plane.attached() {
         tracing::info!("{}: protected, {} mode", attached.name, attached.mode);
     }
+    let gate = policies.gate();
+    tracing::info!(
+        "new sources: {} get a bucket, the others share {}",
+        gate.new_sources(sizing.max_sources),
+        gate.untracked()
+    );
     for limit in policies.limits() {
-        tracing::info!("limit {}: {} per source, burst {}", limit.name, limit.rate, limit.burst);
+        if let Some((rate, burst)) = limit.source.packets {
+            tracing::info!("limit {}: {rate} per source, burst {burst}", limit.name);
+        }
     }
     if policies.observes() {
         tracing::warn!("observing only: nothing is dropped");

@@ -8,6 +8,8 @@ use aya::{
     programs::{ProgramError, Xdp},
 };
 
+use limiter_common::source::Seed;
+
 use super::{Instance, PROGRAM, chain, errno};
 use crate::{
     error::{Error, Kind, Result},
@@ -16,7 +18,8 @@ use crate::{
 };
 
 /// Maps that all loads share.
-const SHARED: [&str; 4] = ["SOURCES4", "SOURCES6", "RULES", "CONTROL"];
+pub(super) const SHARED: [&str; 7] =
+    ["SOURCES4", "SOURCES6", "TOTALS", "TRACKED", "CELLS", "RULES", "CONTROL"];
 
 /// Pin of an interface's counters.
 pub(super) fn stats_pin(interface: &str) -> String {
@@ -31,7 +34,7 @@ pub(super) fn instance(
     interface: &str,
     directory: &Path,
     sizing: Sizing,
-    seed: u32,
+    seed: Seed,
 ) -> Result<Instance> {
     let object = object::LIMITER.ok_or_else(|| {
         Error::failed("this build holds no BPF program")
@@ -41,7 +44,8 @@ pub(super) fn instance(
     let mut loader = EbpfLoader::new();
     loader
         .override_global("CPUS", &sizing.cpus, true)
-        .override_global("SEED", &seed, true)
+        .override_global("SEED0", &seed[0], true)
+        .override_global("SEED1", &seed[1], true)
         .map_max_entries("SOURCES4", sizing.max_sources)
         .map_max_entries("SOURCES6", sizing.max_sources)
         .map_pin_path("STATS", directory.join(&stats));

@@ -19,6 +19,7 @@ use aya::{
 };
 use limiter_common::{
     policy::Ruleset,
+    source::Seed,
     stats::{self, Counter},
     verdict::{Reason, Verdict},
 };
@@ -239,12 +240,15 @@ pub fn remove_pins(pin_dir: &Path) -> Result<usize> {
     pins::remove_all(pin_dir)
 }
 
-/// A number that nobody outside can know.
-fn seed() -> u32 {
-    let mut bytes = [0; 4];
+/// Numbers that nobody outside can know.
+fn seed() -> Seed {
+    let mut bytes = [0; size_of::<Seed>()];
     // Short only before the kernel has any entropy, and then not for long.
-    while rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) != Ok(4) {}
-    u32::from_ne_bytes(bytes)
+    while rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        != Ok(bytes.len())
+    {}
+    let (first, second) = bytes.split_at(size_of::<u64>());
+    [first, second].map(|half| half.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)))
 }
 
 /// The number of the system's error at the bottom of an error.

@@ -46,9 +46,7 @@ fn linked_interface(path: &Path) -> Option<&str> {
 /// The pins of one load; nothing else is ever removed.
 fn is_ours(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    matches!(&*name, "SOURCES4" | "SOURCES6" | "RULES" | "CONTROL")
-        || name.starts_with("link-")
-        || name.starts_with("stats-")
+    super::load::SHARED.contains(&&*name) || name.starts_with("link-") || name.starts_with("stats-")
 }
 
 impl Pins {

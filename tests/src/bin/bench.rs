@@ -19,7 +19,11 @@ use limiter_tests::{
     sandbox,
     wire::{Ipv4, Ipv6, Udp},
 };
-use limiter_user::{object, policies::Policies, sizing::Sizing};
+use limiter_user::{
+    object,
+    policies::{AllowanceChange, Change, Policies},
+    sizing::{Sizing, Wish},
+};
 use serde::Serialize;
 
 /// Repeats of one measurement.
@@ -153,13 +157,18 @@ fn run(program: &Xdp, frame: &[u8]) -> f64 {
 
 /// The built-in profile, UDP at this rate and burst.
 fn profile(rate: &str, burst: &str) -> Ruleset {
-    let change = limiter_user::policies::Change {
+    let source = AllowanceChange {
         rate: Some(rate.parse().expect("a rate")),
         burst: Some(burst.parse().expect("a burst")),
-        mode: None,
+        ..AllowanceChange::default()
     };
+    let change = Change { source, ..Change::default() };
     let policies = Policies::builtin(false).changed("udp", change).expect("the policy");
-    policies.compile(cpus()).expect("in range")
+    policies.compile(sizing()).expect("in range")
+}
+
+fn sizing() -> Sizing {
+    Sizing::new(cpus(), 1, Wish::Default).expect("the default")
 }
 
 /// One measurement, with the bare drop of the same moment.
@@ -189,7 +198,7 @@ impl Row {
 
 fn measure(rounds: usize) -> Report {
     let mut front = Front::load();
-    let sources = Sizing::new(cpus(), 1, None).expect("the default").max_sources;
+    let sources = sizing().max_sources;
     let denied = profile("1/s", "10");
     let admitted = profile("10M/s", "4G");
     let mut program = Program::load(&denied, 6, sources);

@@ -12,7 +12,7 @@ use std::{
 
 use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 use limiter_user::{
-    api::{Detached, Failure, LimitChange, SCHEMA_VERSION},
+    api::{Detached, Failure, LevelChange, LimitChange, SCHEMA_VERSION},
     client::Client,
     error::{Error, Kind, Result},
     plane, sockets,
@@ -105,20 +105,85 @@ enum Limit {
         #[command(flatten)]
         watch: Watch,
     },
-    /// Change a limit; what is not named stays
+    /// Change a limit; what is not named stays, and `off` takes a limit away
     Set {
         /// The policy
         policy: String,
-        /// Packets per time and source, such as 500, 2.5k/s, 90/m or 1/day
-        #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
-        rate: Option<String>,
-        /// Packets in a row that a source may send, such as 200 or 10k
-        #[arg(long, value_name = "PACKETS", allow_hyphen_values = true)]
-        burst: Option<String>,
-        /// enforce, observe or off
-        #[arg(long, value_name = "MODE")]
-        mode: Option<String>,
+        #[command(flatten)]
+        change: Box<Set>,
     },
+}
+
+/// What to change.
+#[derive(clap::Args)]
+struct Set {
+    /// Packets per time and source, such as 500, 2.5k/s, 90/m or 1/day
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
+    rate: Option<String>,
+    /// Packets in a row that a source may send, such as 200 or 10k
+    #[arg(long, value_name = "PACKETS", allow_hyphen_values = true)]
+    burst: Option<String>,
+    /// Bytes per time and source, such as 10MB/s or 80Mbit/s
+    #[arg(long, value_name = "BANDWIDTH", allow_hyphen_values = true)]
+    bandwidth: Option<String>,
+    /// Bytes in a row that a source may send, such as 1MiB
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
+    bandwidth_burst: Option<String>,
+    /// The same for each wider prefix (IPv4 /24, IPv6 /48)
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
+    per_prefix_rate: Option<String>,
+    /// Packets in a row of one prefix
+    #[arg(long, value_name = "PACKETS", allow_hyphen_values = true)]
+    per_prefix_burst: Option<String>,
+    /// Bytes per time and prefix
+    #[arg(long, value_name = "BANDWIDTH", allow_hyphen_values = true)]
+    per_prefix_bandwidth: Option<String>,
+    /// Bytes in a row of one prefix
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
+    per_prefix_bandwidth_burst: Option<String>,
+    /// The same for everybody together
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
+    total_rate: Option<String>,
+    /// Packets in a row of everybody
+    #[arg(long, value_name = "PACKETS", allow_hyphen_values = true)]
+    total_burst: Option<String>,
+    /// Bytes per time of everybody
+    #[arg(long, value_name = "BANDWIDTH", allow_hyphen_values = true)]
+    total_bandwidth: Option<String>,
+    /// Bytes in a row of everybody
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
+    total_bandwidth_burst: Option<String>,
+    /// Whether a limit is kept without any excess, for more work per packet
+    #[arg(long, value_name = "true|false")]
+    strict: Option<bool>,
+    /// enforce, observe or off
+    #[arg(long, value_name = "MODE")]
+    mode: Option<String>,
+}
+
+impl From<Set> for LimitChange {
+    fn from(set: Set) -> Self {
+        Self {
+            rate: set.rate,
+            burst: set.burst,
+            bandwidth: set.bandwidth,
+            bandwidth_burst: set.bandwidth_burst,
+            per_prefix: LevelChange {
+                rate: set.per_prefix_rate,
+                burst: set.per_prefix_burst,
+                bandwidth: set.per_prefix_bandwidth,
+                bandwidth_burst: set.per_prefix_bandwidth_burst,
+            },
+            total: LevelChange {
+                rate: set.total_rate,
+                burst: set.total_burst,
+                bandwidth: set.total_bandwidth,
+                bandwidth_burst: set.total_bandwidth_burst,
+            },
+            strict: set.strict,
+            mode: set.mode,
+        }
+    }
 }
 
 #[derive(clap::Args)]
@@ -205,8 +270,8 @@ async fn run(arguments: Arguments) -> Result<()> {
             })
             .await
         }
-        Command::Limit(Limit::Set { policy, rate, burst, mode }) => {
-            let change = LimitChange { rate, burst, mode };
+        Command::Limit(Limit::Set { policy, change }) => {
+            let change = LimitChange::from(*change);
             print(&client.change(&policy, &change).await?, output, show::limits)
         }
         Command::Detach { pin_dir } => {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
-use limiter_user::api::{Count, Detached, Limits, Stats, Status};
+use limiter_user::api::{Count, Detached, LevelLimit, Limits, Stats, Status};
 
 pub(crate) fn status(status: &Status) -> String {
     let mut text = format!(
@@ -72,16 +72,41 @@ pub(crate) fn stats(stats: &Stats) -> String {
 }
 
 pub(crate) fn limits(limits: &Limits) -> String {
-    let mut table = numbers(&["policy", "rate per source", "burst", "mode"]);
+    let mut table = numbers(&["policy", "for each", "rate", "burst", "bandwidth", "burst", "mode"]);
     for limit in &limits.policies {
-        table.add_row([
-            limit.name.clone(),
-            limit.rate.clone(),
-            grouped(u64::from(limit.burst)),
-            limit.mode.clone(),
-        ]);
+        let source = LevelLimit {
+            rate: limit.rate.clone(),
+            rate_per_second: limit.rate_per_second,
+            burst: limit.burst,
+            bandwidth: limit.bandwidth.clone(),
+            bandwidth_bytes_per_second: limit.bandwidth_bytes_per_second,
+            bandwidth_burst_bytes: limit.bandwidth_burst_bytes,
+        };
+        let strict = if limit.strict { ", strict" } else { "" };
+        let mode = format!("{}{strict}", limit.mode);
+        table.add_row(level(&limit.name, "source", &source, &mode));
+        if let Some(prefix) = &limit.per_prefix {
+            let lengths = format!("/{} or /{}", prefix.ipv4, prefix.ipv6);
+            table.add_row(level("", &lengths, &prefix.limit, ""));
+        }
+        if let Some(total) = &limit.total {
+            table.add_row(level("", "host", total, ""));
+        }
     }
     table.to_string()
+}
+
+fn level(name: &str, each: &str, limit: &LevelLimit, mode: &str) -> [String; 7] {
+    let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".into());
+    [
+        name.into(),
+        each.into(),
+        text(&limit.rate),
+        limit.burst.map_or_else(|| "-".into(), |burst| grouped(burst.into())),
+        text(&limit.bandwidth),
+        limit.bandwidth_burst_bytes.map_or_else(|| "-".into(), grouped),
+        mode.into(),
+    ]
 }
 
 pub(crate) fn detached(detached: &Detached) -> String {
@@ -102,7 +127,7 @@ fn table(header: &[&str]) -> Table {
 fn numbers(header: &[&str]) -> Table {
     let mut table = table(header);
     for (at, column) in table.column_iter_mut().enumerate().skip(1) {
-        if !matches!(header[at], "mode" | "verdict") {
+        if !matches!(header[at], "mode" | "verdict" | "for each") {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }

@@ -1,0 +1,69 @@
+//! The steps of [`limiter_common::levels`] as functions of their own.
+//!
+//! They are global functions to the verifier: each is verified once, for any
+//! arguments, and pointers come with the size of what they point to and may be
+//! null.
+
+use limiter_common::{
+    bucket::Charge,
+    gate::Gate,
+    levels,
+    limit::Limit,
+    source::{Key4, Key6, Total},
+};
+
+use crate::maps::KernelTables;
+
+macro_rules! steps {
+    ($key:ty, $charge_key:ident, $charge_untracked:ident) => {
+        /// [`levels::charge_key`]; the code of a [`Charge`].
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        pub(crate) extern "C" fn $charge_key(
+            key: *const $key,
+            limit: *const Limit,
+            gate: *const Gate,
+            cost: u32,
+        ) -> u32 {
+            // SAFETY: null, or a key that outlives the call.
+            let key = unsafe { key.as_ref() };
+            // SAFETY: null, or part of a map value.
+            let limit = unsafe { limit.as_ref() };
+            // SAFETY: null, or part of a map value.
+            let gate = unsafe { gate.as_ref() };
+            let (Some(key), Some(limit), Some(gate)) = (key, limit, gate) else {
+                return Charge::NoRoom as u32;
+            };
+            levels::charge_key(key, limit, gate, cost, &KernelTables) as u32
+        }
+
+        /// [`levels::charge_untracked`]; the code of a [`Charge`].
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        pub(crate) extern "C" fn $charge_untracked(cell: *const $key, gate: *const Gate) -> u32 {
+            // SAFETY: null, or a key that outlives the call.
+            let cell = unsafe { cell.as_ref() };
+            // SAFETY: null, or part of a map value.
+            let gate = unsafe { gate.as_ref() };
+            let (Some(cell), Some(gate)) = (cell, gate) else {
+                return Charge::NoRoom as u32;
+            };
+            levels::charge_untracked(cell, gate, &KernelTables) as u32
+        }
+    };
+}
+
+steps!(Key4, charge_key4, charge_untracked4);
+steps!(Key6, charge_key6, charge_untracked6);
+
+/// [`levels::charge_total`]; the code of a [`Charge`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn charge_total(key: u32, limit: *const Limit, cost: u32) -> u32 {
+    // SAFETY: null, or part of a map value.
+    let limit = unsafe { limit.as_ref() };
+    let Some(limit) = limit else {
+        return Charge::NoRoom as u32;
+    };
+    levels::charge_total(Total(key), limit, cost, &KernelTables) as u32
+}
