@@ -133,7 +133,40 @@ pub fn is_denied(limit: &Limit, cell: &impl LeaseCell, clock: &impl Clock) -> bo
     lease.credits == 0 && limit.gated() && lease.denied == denial(clock.tick())
 }
 
-/// Charges `cost` tokens; above [`MAX_COST`] that many.
+/// Charges `cost` tokens to what this CPU holds; says nothing where the shared
+/// word must decide. Above [`MAX_COST`] that many.
+#[inline(always)]
+pub fn charge_lease(
+    limit: &Limit,
+    cost: u32,
+    cell: &impl LeaseCell,
+    clock: &impl Clock,
+) -> Option<Charge> {
+    let cost = capped(cost);
+    let lease = cell.get();
+    let credits = held(limit, lease);
+    if credits >= cost {
+        cell.set(Lease { credits: credits - cost, ..lease });
+        Some(Charge::Admitted)
+    } else if limit.gated() && lease.denied == denial(clock.tick()) {
+        Some(Charge::Exhausted)
+    } else {
+        None
+    }
+}
+
+const fn capped(cost: u32) -> u32 {
+    if cost < MAX_COST { cost } else { MAX_COST }
+}
+
+/// What a lease is worth: not more than the limit leases today; it may have
+/// leased more before.
+#[inline(always)]
+const fn held(limit: &Limit, lease: Lease) -> u32 {
+    if lease.credits < limit.lease() { lease.credits } else { limit.lease() }
+}
+
+/// Charges `cost` tokens to what this CPU holds, or takes a new lease.
 #[inline(always)]
 pub fn charge<W: Word>(
     limit: &Limit,
@@ -142,29 +175,22 @@ pub fn charge<W: Word>(
     home: impl FnOnce() -> Option<W>,
     clock: &impl Clock,
 ) -> Charge {
-    let cost = if cost < MAX_COST { cost } else { MAX_COST };
+    if let Some(charge) = charge_lease(limit, cost, cell, clock) {
+        return charge;
+    }
     let lease = cell.get();
-    // Not more than the limit leases today: it may have leased more before.
-    let credits = if lease.credits < limit.lease() { lease.credits } else { limit.lease() };
-    if credits >= cost {
-        cell.set(Lease { credits: credits - cost, ..lease });
-        return Charge::Admitted;
-    }
-    let denied = denial(clock.tick());
-    if limit.gated() && lease.denied == denied {
-        return Charge::Exhausted;
-    }
+    let credits = held(limit, lease);
     let Some(word) = home() else {
         return Charge::NoRoom;
     };
-    let needed = cost - credits;
+    let needed = capped(cost) - credits;
     match take(limit, needed, &word, || limit.time(clock.now_ns())) {
         Ok(tokens) => {
             cell.set(Lease { credits: tokens - needed, ..lease });
             Charge::Admitted
         }
         Err(Charge::Exhausted) => {
-            cell.set(Lease { credits, denied });
+            cell.set(Lease { credits, denied: denial(clock.tick()) });
             Charge::Exhausted
         }
         Err(other) => other,

@@ -1,10 +1,12 @@
 //! Charging a packet at the levels of its policy.
 //!
-//! The three steps below are functions of their own in the kernel, where each
-//! is verified once, and not once for every way that leads to it.
+//! What this CPU knows by itself (a lease, a denial of this tick) decides most
+//! packets, in line. The steps beyond, which look at words that CPUs share, are
+//! functions of their own in the kernel: there each is verified once, and not
+//! once for every way that leads to it.
 
 use crate::{
-    bucket::{Charge, charge, is_denied, is_half_drained, start_in_debt, take},
+    bucket::{self, Charge, is_denied, is_half_drained, start_in_debt, take},
     decide::{Sources, Tables},
     gate::{self, CELL, CELL_PREFIX, Gate, NEW_SOURCES, UNTRACKED},
     limit::{Limit, tick_time},
@@ -14,7 +16,7 @@ use crate::{
     verdict::{Reason, Verdict},
 };
 
-/// The steps, for keys of one family.
+/// The steps that look at shared words, for keys of one family.
 pub trait Steps<K> {
     /// [`charge_key`]
     fn charge_key(&self, key: &K, limit: &Limit, gate: &Gate, cost: u32) -> Charge;
@@ -40,45 +42,21 @@ impl Charged<'_> {
     pub(crate) fn at_every_level<K: Key>(
         &self,
         address: K::Address,
-        steps: &impl Steps<K>,
+        tables: &(impl Tables + Sources<K> + Steps<K>),
     ) -> (Reason, Verdict) {
-        let gate = self.rules.gate();
-        // Why a level has no bucket, if one has none.
         let mut unplaced = Charge::Admitted;
-        for level in (0..Level::OF_ONE_SOURCE).map(Level::numbered) {
-            let Some(limit) = self.policy.limit(level) else {
-                continue;
-            };
-            let prefix = if level.is_wide() { self.policy.prefix() } else { self.rules.sources() };
-            let key = K::new(address, prefix, limit_number(self.index, level));
-            match steps.charge_key(&key, limit, gate, level.cost(self.length)) {
-                Charge::Admitted => {}
-                Charge::Exhausted => return refused(level.reason()),
-                Charge::Contended => return refused(Reason::Contended),
-                why @ (Charge::NoBudget | Charge::NoRoom) => {
-                    // Before any wider level: who is not known must not spend
-                    // what many share.
-                    if unplaced == Charge::Admitted {
-                        let cell = K::new(address, &CELL_PREFIX, CELL);
-                        match steps.charge_untracked(&cell, gate) {
-                            Charge::Admitted => unplaced = why,
-                            Charge::Contended => return refused(Reason::Contended),
-                            _ => return over_cap(why),
-                        }
-                    }
-                }
+        // The level that nearly every policy has stands for itself: so it is
+        // compiled to what it needs.
+        if let Some(limit) = self.policy.limit(Level::SourcePackets) {
+            let level = Level::SourcePackets;
+            if let Err(refused) = self.at_level::<K>(address, level, limit, &mut unplaced, tables) {
+                return refused;
             }
         }
-        for level in [Level::TotalPackets, Level::TotalBytes] {
-            let Some(limit) = self.policy.limit(level) else {
-                continue;
-            };
-            let key = Total(limit_number(self.index, level));
-            match steps.charge_total(key, limit, level.cost(self.length)) {
-                Charge::Admitted => {}
-                Charge::Contended => return refused(Reason::Contended),
-                _ => return refused(level.reason()),
-            }
+        if self.policy.has_more_levels()
+            && let Err(refused) = self.at_more_levels::<K>(address, &mut unplaced, tables)
+        {
+            return refused;
         }
         let reason = match unplaced {
             Charge::NoBudget => Reason::Untracked,
@@ -86,6 +64,71 @@ impl Charged<'_> {
             _ => Reason::WithinLimit,
         };
         (reason, Verdict::Pass)
+    }
+
+    #[inline(always)]
+    fn at_more_levels<K: Key>(
+        &self,
+        address: K::Address,
+        unplaced: &mut Charge,
+        tables: &(impl Tables + Sources<K> + Steps<K>),
+    ) -> Result<(), (Reason, Verdict)> {
+        for level in (1..Level::OF_ONE_SOURCE).map(Level::numbered) {
+            if let Some(limit) = self.policy.limit(level) {
+                self.at_level::<K>(address, level, limit, unplaced, tables)?;
+            }
+        }
+        for level in [Level::TotalPackets, Level::TotalBytes] {
+            let Some(limit) = self.policy.limit(level) else {
+                continue;
+            };
+            let key = Total(limit_number(self.index, level));
+            match Steps::<K>::charge_total(tables, key, limit, level.cost(self.length)) {
+                Charge::Admitted => {}
+                Charge::Contended => return Err(refused(Reason::Contended)),
+                _ => return Err(refused(level.reason())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Charges a level whose buckets belong to one source or prefix. The first
+    /// of a packet that has no bucket is charged to the cap instead, and why
+    /// it has none is noted in `unplaced`.
+    #[inline(always)]
+    fn at_level<K: Key>(
+        &self,
+        address: K::Address,
+        level: Level,
+        limit: &Limit,
+        unplaced: &mut Charge,
+        tables: &(impl Tables + Sources<K> + Steps<K>),
+    ) -> Result<(), (Reason, Verdict)> {
+        let gate = self.rules.gate();
+        let prefix = if level.is_wide() { self.policy.prefix() } else { self.rules.sources() };
+        let key = K::new(address, prefix, limit_number(self.index, level));
+        let why = match at_key(&key, limit, gate, level.cost(self.length), tables) {
+            Charge::Admitted => return Ok(()),
+            Charge::Exhausted => return Err(refused(level.reason())),
+            Charge::Contended => return Err(refused(Reason::Contended)),
+            why @ (Charge::NoBudget | Charge::NoRoom) => why,
+        };
+        if *unplaced != Charge::Admitted {
+            return Ok(());
+        }
+        // Before any wider level: who is not known must not spend what many
+        // share.
+        if is_spent(UNTRACKED, &gate.untracked, tables) {
+            return Err(over_cap(why));
+        }
+        match tables.charge_untracked(&K::new(address, &CELL_PREFIX, CELL), gate) {
+            Charge::Admitted => {
+                *unplaced = why;
+                Ok(())
+            }
+            Charge::Contended => Err(refused(Reason::Contended)),
+            _ => Err(over_cap(why)),
+        }
     }
 }
 
@@ -102,6 +145,43 @@ const fn over_cap(why: Charge) -> (Reason, Verdict) {
         Charge::NoRoom => refused(Reason::MapFull),
         _ => refused(Reason::NewSourceRate),
     }
+}
+
+/// Whether this CPU knows that no token is left of what all sources share.
+#[inline(always)]
+fn is_spent<T: Tables>(key: Total, limit: &Limit, tables: &T) -> bool {
+    tables.lease(&key).is_some_and(|lease| is_denied(limit, &lease, tables))
+}
+
+/// Charges the bucket of a key.
+#[inline(always)]
+fn at_key<K: Key, T: Tables + Sources<K> + Steps<K>>(
+    key: &K,
+    limit: &Limit,
+    gate: &Gate,
+    cost: u32,
+    tables: &T,
+) -> Charge {
+    let place = Place::of(key.spread(tables.seed()));
+    let Some(words) = tables.tracked(place.word()) else {
+        return Charge::NoRoom;
+    };
+    match words.seen(place, gate.epoch(tables.tick())) {
+        Seen::Now => {
+            if let Some(lease) = tables.lease(key)
+                && let Some(charge) = bucket::charge_lease(limit, cost, &lease, tables)
+            {
+                return charge;
+            }
+        }
+        Seen::Before => {}
+        // Most packets of a flood of random sources end here.
+        Seen::Never if is_spent(NEW_SOURCES, &gate.new_sources, tables) => {
+            return Charge::NoBudget;
+        }
+        Seen::Never => {}
+    }
+    tables.charge_key(key, limit, gate, cost)
 }
 
 /// Charges the bucket of a key, which gets one first if it has none and the
@@ -153,7 +233,7 @@ pub fn charge_key<K: Key, T: Tables + Sources<K>>(
             }
         }
     };
-    charge(limit, cost, &lease, word, tables)
+    bucket::charge(limit, cost, &lease, word, tables)
 }
 
 /// Whether new sources have used up half of their budget.
@@ -169,19 +249,12 @@ pub fn charge_total<T: Tables>(key: Total, limit: &Limit, cost: u32, tables: &T)
     let Some(lease) = tables.lease(&key) else {
         return Charge::NoRoom;
     };
-    charge(limit, cost, &lease, || tables.word(&key, key.home(tables.cpus())), tables)
+    bucket::charge(limit, cost, &lease, || tables.word(&key, key.home(tables.cpus())), tables)
 }
 
 /// Charges the cell of a source without a bucket, and the cap of all of them.
 #[inline(always)]
 pub fn charge_untracked<K: Key, T: Tables>(cell: &K, gate: &Gate, tables: &T) -> Charge {
-    let Some(lease) = tables.lease(&UNTRACKED) else {
-        return Charge::NoRoom;
-    };
-    // Most packets of a flood end here, without a look at their cell.
-    if is_denied(&gate.untracked, &lease, tables) {
-        return Charge::Exhausted;
-    }
     let Some(cell) = tables.cell(gate::cell(cell.spread(tables.seed()))) else {
         return Charge::NoRoom;
     };

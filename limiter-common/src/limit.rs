@@ -31,9 +31,9 @@ pub const SLACK_NS: u64 = 1_000_000;
 pub const LONGEST_TICK_NS: u64 = 10_000_000;
 
 /// Most packets leased to a CPU at once.
-pub const MAX_LEASE: u32 = 32;
+pub const MAX_LEASE: u32 = 64;
 /// Most bytes leased to a CPU at once.
-pub const MAX_BYTE_LEASE: u32 = MAX_LEASE * 2048;
+pub const MAX_BYTE_LEASE: u32 = MAX_LEASE * 1024;
 /// No packet costs more: an XDP frame has at most 18 buffers of a page.
 pub const MAX_COST: u32 = 1 << 17;
 

@@ -206,6 +206,13 @@ impl Policy {
         }
     }
 
+    /// Whether there is a limit beyond that of a source's packets.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has_more_levels(&self) -> bool {
+        self.levels & !(1 << Level::SourcePackets as u32) != 0
+    }
+
     /// What counts as one wider prefix.
     #[inline(always)]
     #[must_use]

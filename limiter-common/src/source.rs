@@ -93,10 +93,12 @@ pub struct Key6 {
     pub prefix: [u32; 4],
     /// Number of the limit ([`crate::policy::limit_number`]).
     pub limit: u32,
+    /// Zero: the kernel compares whole words faster than 20 bytes.
+    padding: u32,
 }
 
 const _: () = assert!(size_of::<Key4>() == 8 && align_of::<Key4>() == 4);
-const _: () = assert!(size_of::<Key6>() == 20 && align_of::<Key6>() == 4);
+const _: () = assert!(size_of::<Key6>() == 24 && align_of::<Key6>() == 4);
 
 /// Key of the map `TOTALS`: what all sources share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -175,6 +177,7 @@ impl Key for Key6 {
                 address[3] & prefix.mask6[3],
             ],
             limit,
+            padding: 0,
         }
     }
 
@@ -253,7 +256,7 @@ mod tests {
                 assert!((3600..4600).contains(n), "{cpus} CPUs: CPU {cpu} is home of {n} keys");
             }
         }
-        let key = Key6 { prefix: [1, 2, 0, 0], limit: 3 };
+        let key = Key6 { prefix: [1, 2, 0, 0], limit: 3, padding: 0 };
         for homes in [
             (0..64).map(|seed| home(key.spread([seed, 0]), 64)).collect::<Vec<_>>(),
             (0..64).map(|seed| home(key.spread([0, seed]), 64)).collect(),
@@ -265,7 +268,7 @@ mod tests {
     #[test]
     fn every_part_of_a_key_moves_its_spread() {
         let seed = [3, 5];
-        let base = Key6 { prefix: [1, 2, 3, 4], limit: 5 };
+        let base = Key6 { prefix: [1, 2, 3, 4], limit: 5, padding: 0 };
         let mut spreads = std::collections::HashSet::from([base.spread(seed)]);
         for word in 0..4 {
             for bit in 0..32 {

@@ -84,9 +84,9 @@ impl<W: Word> Words<W> {
     pub fn seen(&self, place: Place, epoch: u64) -> Seen {
         let (even, odd) = (self.even.load(), self.odd.load());
         let (now, before) = if epoch & 1 == 0 { (even, odd) } else { (odd, even) };
-        if keys(now, epoch) & place.bit != 0 {
+        if holds(now, place, epoch) {
             Seen::Now
-        } else if keys(before, epoch.wrapping_sub(1)) & place.bit != 0 {
+        } else if holds(before, place, epoch.wrapping_sub(1)) {
             Seen::Before
         } else {
             Seen::Never
@@ -98,20 +98,22 @@ impl<W: Word> Words<W> {
     #[inline(always)]
     pub fn see(&self, place: Place, epoch: u64) {
         let word = if epoch & 1 == 0 { &self.even } else { &self.odd };
+        let tag = epoch << KEY_BITS;
         for _ in 0..ATTEMPTS {
             let present = word.load();
-            let marked = epoch << KEY_BITS | keys(present, epoch) | place.bit;
-            if word.replace(present, marked) {
+            let keys = if (present ^ tag) & !KEYS == 0 { present & KEYS } else { 0 };
+            if word.replace(present, tag | keys | place.bit) {
                 return;
             }
         }
     }
 }
 
-/// The keys in a word, if it was written in this epoch.
+/// Whether a word was written in this epoch and has the key's bit.
 #[inline(always)]
-const fn keys(word: u64, epoch: u64) -> u64 {
-    if word >> KEY_BITS == epoch & 0xff { word & KEYS } else { 0 }
+const fn holds(word: u64, place: Place, epoch: u64) -> bool {
+    let expected = epoch << KEY_BITS | place.bit;
+    (word ^ expected) & (!KEYS | place.bit) == 0
 }
 
 #[cfg(test)]
