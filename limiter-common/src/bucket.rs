@@ -21,8 +21,16 @@ use crate::limit::{Limit, MAX_COST};
 
 /// Attempts at the shared word before a packet gives up as contended.
 const ATTEMPTS: u32 = 4;
-/// Set in every remembered denial, so that a zeroed lease remembers none.
+/// A remembered denial: this bit, so that a zeroed lease remembers none; the
+/// number of the rule set; the last timer tick in which it holds.
 const DENIED: u32 = 1 << 31;
+const STAMP_SHIFT: u32 = 27;
+const STAMPS: u32 = 15;
+const TICKS: u32 = (1 << STAMP_SHIFT) - 1;
+/// No denial is remembered for longer, ticks. The tick is kept modulo 2^27 (a
+/// day and a half at 1000 Hz), so a denial that is older may come up again, for
+/// a second at most, and with odds of two in a million.
+const LONGEST_DENIAL: u32 = 255;
 
 /// Value of the maps `SOURCES4`, `SOURCES6` and `TOTALS`, one per CPU.
 ///
@@ -49,8 +57,7 @@ impl Bucket {
 pub struct Lease {
     /// Tokens taken and not yet spent.
     credits: u32,
-    /// Timer tick (low 31 bits) in which the bucket was found empty, with
-    /// [`DENIED`]; or 0.
+    /// Until when the bucket is known to be empty; see [`DENIED`].
     denied: u32,
 }
 
@@ -117,12 +124,22 @@ impl Charge {
 struct Grant {
     tokens: u32,
     tat: u64,
+    /// Where no tokens are granted: time until they are there, in units.
+    wait: u64,
 }
 
-/// A denial that was met in this tick.
+/// A denial that holds until the end of tick number `last`.
 #[inline(always)]
-const fn denial(tick: u64) -> u32 {
-    (tick & 0x7fff_ffff) as u32 | DENIED
+const fn denial(limit: &Limit, last: u64) -> u32 {
+    DENIED | (limit.stamp() & STAMPS) << STAMP_SHIFT | (last & TICKS as u64) as u32
+}
+
+/// Whether a remembered denial holds in this tick.
+#[inline(always)]
+const fn holds(limit: &Limit, denied: u32, tick: u64) -> bool {
+    // The difference of the last tick and this one; of anything else that
+    // differs, the upper bits are not zero.
+    denied.wrapping_sub(denial(limit, tick)) <= LONGEST_DENIAL && denied & DENIED != 0
 }
 
 /// Whether this CPU knows, without a look at the shared word, that not one
@@ -130,7 +147,7 @@ const fn denial(tick: u64) -> u32 {
 #[inline(always)]
 pub fn is_denied(limit: &Limit, cell: &impl LeaseCell, clock: &impl Clock) -> bool {
     let lease = cell.get();
-    lease.credits == 0 && limit.gated() && lease.denied == denial(clock.tick())
+    lease.credits == 0 && limit.gated() && holds(limit, lease.denied, clock.tick())
 }
 
 /// Charges `cost` tokens to what this CPU holds; says nothing where the shared
@@ -148,7 +165,7 @@ pub fn charge_lease(
     if credits >= cost {
         cell.set(Lease { credits: credits - cost, ..lease });
         Some(Charge::Admitted)
-    } else if limit.gated() && lease.denied == denial(clock.tick()) {
+    } else if limit.gated() && holds(limit, lease.denied, clock.tick()) {
         Some(Charge::Exhausted)
     } else {
         None
@@ -189,26 +206,41 @@ pub fn charge<W: Word>(
             cell.set(Lease { credits: tokens - needed, ..lease });
             Charge::Admitted
         }
-        Err(Charge::Exhausted) => {
-            cell.set(Lease { credits, denied: denial(clock.tick()) });
+        Err(Refusal::Empty { wait }) => {
+            let ticks = limit.ticks(wait);
+            let longest = LONGEST_DENIAL as u64;
+            let ticks = if ticks < longest { ticks } else { longest };
+            cell.set(Lease { credits, denied: denial(limit, clock.tick() + ticks) });
             Charge::Exhausted
         }
-        Err(other) => other,
+        Err(Refusal::Contended) => Charge::Contended,
     }
+}
+
+/// Why a shared word gave no tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// They are not there.
+    Empty {
+        /// Time until they are, in units.
+        wait: u64,
+    },
+    /// Other CPUs changed it each time.
+    Contended,
 }
 
 /// Takes at least `needed` tokens from a shared word, and up to a lease of
 /// them; says how many.
 ///
 /// # Errors
-/// [`Charge::Exhausted`] or [`Charge::Contended`].
+/// It is empty, or contended.
 #[inline(always)]
 pub fn take(
     limit: &Limit,
     needed: u32,
     word: &impl Word,
     now: impl Fn() -> u64,
-) -> Result<u32, Charge> {
+) -> Result<u32, Refusal> {
     for _ in 0..ATTEMPTS {
         let tat = word.load();
         // Read after the word, so never behind the clock that wrote it by more
@@ -218,9 +250,12 @@ pub fn take(
         if grant.tat != tat && !word.replace(tat, grant.tat) {
             continue;
         }
-        return if grant.tokens == 0 { Err(Charge::Exhausted) } else { Ok(grant.tokens) };
+        return match grant.tokens {
+            0 => Err(Refusal::Empty { wait: grant.wait }),
+            tokens => Ok(tokens),
+        };
     }
-    Err(Charge::Contended)
+    Err(Refusal::Contended)
 }
 
 /// The largest lease that is there (whole, a quarter, what is needed, none)
@@ -237,15 +272,16 @@ fn grant(limit: &Limit, needed: u32, tat: u64, now: u64) -> Grant {
     let from = if tat > now { tat } else { now };
     let (whole, quarter) = (limit.lease(), limit.lease() / 4);
     let after = |tokens: u32| from.wrapping_add(limit.duration(tokens));
-    if whole > needed && after(whole) <= full {
-        Grant { tokens: whole, tat: after(whole) }
+    let tokens = if whole > needed && after(whole) <= full {
+        whole
     } else if quarter > needed && after(quarter) <= full {
-        Grant { tokens: quarter, tat: after(quarter) }
+        quarter
     } else if after(needed) <= full {
-        Grant { tokens: needed, tat: after(needed) }
+        needed
     } else {
-        Grant { tokens: 0, tat }
-    }
+        return Grant { tokens: 0, tat, wait: after(needed).wrapping_sub(full) };
+    };
+    Grant { tokens, tat: after(tokens), wait: 0 }
 }
 
 /// Puts a bucket that nobody has charged yet in debt, as one that is made in a

@@ -40,7 +40,7 @@ pub struct Gate {
     _padding: u32,
 }
 
-const _: () = assert!(size_of::<Gate>() == 3 * 48 + 8);
+const _: () = assert!(size_of::<Gate>() == 3 * size_of::<Limit>() + 8);
 const _: () = assert!(CELLS.is_power_of_two());
 
 /// A rate of packets and a burst.
@@ -80,6 +80,14 @@ impl Gate {
         };
         let epoch_shift = epoch_shift(tick_ns);
         Ok(Self { new_sources, untracked, cell, epoch_shift, _padding: 0 })
+    }
+
+    /// The same gate as part of rule set number `stamp`.
+    #[must_use]
+    pub const fn stamped(mut self, stamp: u32) -> Self {
+        self.new_sources = self.new_sources.stamped(stamp);
+        self.untracked = self.untracked.stamped(stamp);
+        self
     }
 
     /// Number of the epoch at a timer tick.

@@ -6,7 +6,7 @@
 //! once for every way that leads to it.
 
 use crate::{
-    bucket::{self, Charge, is_denied, is_half_drained, start_in_debt, take},
+    bucket::{self, Charge, Refusal, is_denied, is_half_drained, start_in_debt, take},
     decide::{Sources, Tables},
     gate::{self, CELL, CELL_PREFIX, Gate, NEW_SOURCES, UNTRACKED},
     limit::{Limit, tick_time},
@@ -260,6 +260,7 @@ pub fn charge_untracked<K: Key, T: Tables>(cell: &K, gate: &Gate, tables: &T) ->
     };
     match take(&gate.cell, 1, &cell, || tick_time(tables.tick())) {
         Ok(_one) => charge_total(UNTRACKED, &gate.untracked, 1, tables),
-        Err(refused) => refused,
+        Err(Refusal::Empty { .. }) => Charge::Exhausted,
+        Err(Refusal::Contended) => Charge::Contended,
     }
 }

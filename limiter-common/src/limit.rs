@@ -147,14 +147,29 @@ pub struct Limit {
     lease: u32,
     /// 1: a denial holds until the next timer tick without asking the clock.
     gated: u32,
+    /// Binary logarithm of a time in units that no timer tick is longer than.
+    tick_shift: u32,
+    /// Number of the rule set, so that a denial ends with the limit that it
+    /// was made by.
+    stamp: u32,
 }
 
-const _: () = assert!(size_of::<Limit>() == 48 && align_of::<Limit>() == 8);
+const _: () = assert!(size_of::<Limit>() == 56 && align_of::<Limit>() == 8);
 
 impl Limit {
     /// None: no time for a token, no room for one.
-    pub(crate) const NONE: Self =
-        Self { interval: 0, span: 0, slack: 0, debt: 0, shift: 0, fraction: 0, lease: 0, gated: 0 };
+    pub(crate) const NONE: Self = Self {
+        interval: 0,
+        span: 0,
+        slack: 0,
+        debt: 0,
+        shift: 0,
+        fraction: 0,
+        lease: 0,
+        gated: 0,
+        tick_shift: 0,
+        stamp: 0,
+    };
 
     /// Compiles a limit for a machine with `cpus` CPUs; the burst is in the
     /// rate's tokens. `strict` leases one token at a time, so that no excess
@@ -233,6 +248,8 @@ impl Limit {
             fraction,
             lease,
             gated: (span >= two_ticks) as u32,
+            tick_shift: u128::BITS - (two_ticks / 2).leading_zeros(),
+            stamp: 0,
         }
     }
 
@@ -278,6 +295,27 @@ impl Limit {
     #[must_use]
     pub const fn lease(&self) -> u32 {
         self.lease
+    }
+
+    /// The same limit as part of rule set number `stamp`.
+    #[must_use]
+    pub const fn stamped(mut self, stamp: u32) -> Self {
+        self.stamp = stamp;
+        self
+    }
+
+    /// Number of the rule set.
+    #[inline(always)]
+    #[must_use]
+    pub const fn stamp(&self) -> u32 {
+        self.stamp
+    }
+
+    /// Whole timer ticks that surely fit a time in units.
+    #[inline(always)]
+    #[must_use]
+    pub const fn ticks(&self, time: u64) -> u64 {
+        time >> (self.tick_shift & 63)
     }
 
     /// Whether a denial holds until the next timer tick.

@@ -151,7 +151,8 @@ pub struct Control {
     pub generation: u64,
 }
 
-const _: () = assert!(size_of::<Policy>() == 32 + 6 * 48 && align_of::<Policy>() == 8);
+const _: () =
+    assert!(size_of::<Policy>() == 32 + 6 * size_of::<Limit>() && align_of::<Policy>() == 8);
 const _: () = assert!(
     size_of::<Ruleset>() == 56 + size_of::<Gate>() + size_of::<Policy>() * MAX_POLICIES as usize
 );
@@ -246,6 +247,17 @@ impl Ruleset {
             gate,
             policies: [Policy::new(Mode::Off); MAX_POLICIES as usize],
         }
+    }
+
+    /// The same rules as generation number `generation`.
+    #[must_use]
+    pub fn stamped(mut self, generation: u64) -> Self {
+        let stamp = (generation & 0xffff_ffff) as u32;
+        self.gate = self.gate.stamped(stamp);
+        for limit in self.policies.iter_mut().flat_map(|policy| &mut policy.limits) {
+            *limit = limit.stamped(stamp);
+        }
+        self
     }
 
     /// Sets policy number `index` modulo [`MAX_POLICIES`].

@@ -15,6 +15,8 @@ use proptest::prelude::*;
 
 const SECOND: u64 = 1_000_000_000;
 const DAY: u64 = 86_400 * SECOND;
+/// Ticks between two packets over which no denial lasts.
+const APART: u64 = 1000;
 /// The arithmetic holds for 36 years after the boot.
 const LATEST: u64 = 36 * 365 * DAY;
 
@@ -87,7 +89,7 @@ impl LeaseCell for Cpu {
 
 struct At<'a> {
     ns: u64,
-    tick: u32,
+    tick: u64,
     read: &'a Cell<bool>,
 }
 
@@ -98,7 +100,7 @@ impl Clock for At<'_> {
     }
 
     fn tick(&self) -> u64 {
-        self.tick.into()
+        self.tick
     }
 }
 
@@ -116,7 +118,12 @@ impl Machine {
         Self { word: Cell::new(0), cpus, read: Cell::new(false) }
     }
 
-    fn charge(&self, limit: &Limit, cpu: u32, ns: u64, tick: u32) -> bool {
+    /// Charges a packet of this number, so late that no denial is remembered.
+    fn charge_apart(&self, limit: &Limit, cpu: u32, ns: u64, packet: u32) -> bool {
+        self.charge(limit, cpu, ns, u64::from(packet) * APART)
+    }
+
+    fn charge(&self, limit: &Limit, cpu: u32, ns: u64, tick: u64) -> bool {
         let cell = &self.cpus[cpu as usize % self.cpus.len()];
         self.read.set(false);
         let at = At { ns, tick, read: &self.read };
@@ -199,8 +206,8 @@ fn compile(case: &Case) -> Limit {
     Limit::compile(case.rate, case.burst, case.cpus, case.strict).unwrap()
 }
 
-/// Runs a case; `tick` says how long a timer tick is (0: each packet has one
-/// of its own, so that no denial is remembered).
+/// Runs a case; `tick` says how long a timer tick is (0: every packet comes so
+/// many ticks after the last that no denial is remembered).
 fn run(case: &Case, tick_ns: u64) -> Result<(), TestCaseError> {
     let limit = compile(case);
     let machine = Machine::new(case.cpus);
@@ -219,7 +226,6 @@ fn run(case: &Case, tick_ns: u64) -> Result<(), TestCaseError> {
     let mut below = slower.ok().map(|rate| Exact::new(rate, u64::from(case.burst), now));
     let mut latest = now;
     let mut packet = 0u32;
-    let mut denied_in = vec![None; case.cpus as usize];
     for &(pause, cpu, backward, packets) in &case.steps {
         now = (now + pause).min(LATEST);
         latest = latest.max(now);
@@ -232,9 +238,7 @@ fn run(case: &Case, tick_ns: u64) -> Result<(), TestCaseError> {
         }
         for _ in 0..packets {
             packet += 1;
-            #[expect(clippy::cast_possible_truncation, reason = "a tick counter wraps")]
-            let tick = at.checked_div(tick_ns).map_or(packet, |tick| tick as u32);
-            let remembered = denied_in[cpu as usize] == Some(tick);
+            let tick = at.checked_div(tick_ns).unwrap_or(u64::from(packet) * APART);
             let admitted = machine.charge(&limit, cpu, at, tick);
             // Time is what was read: a leased token is spent without a look at
             // the clock, so it does not tell the bucket that time has passed.
@@ -248,15 +252,16 @@ fn run(case: &Case, tick_ns: u64) -> Result<(), TestCaseError> {
                     below.take();
                 }
             } else {
-                denied_in[cpu as usize] = Some(tick);
                 if let Some(below) = &below {
                     // What other CPUs hold, what a clock behind the latest
-                    // does not see yet, and one for the unit's rounding.
-                    let hidden = u128::from(latest - at) * u128::from(case.rate.tokens())
-                        / u128::from(case.rate.period_ns());
+                    // does not see yet, what a denial misses that lasts until
+                    // the end of a tick, and one for the unit's rounding.
+                    let missed = u128::from(latest - at + tick_ns);
+                    let hidden =
+                        missed * u128::from(case.rate.tokens()) / u128::from(case.rate.period_ns());
                     let hidden = u64::try_from(hidden).unwrap();
                     prop_assert!(
-                        remembered || !below.holds(excess + hidden + 2),
+                        !below.holds(excess + hidden + 2),
                         "denied though the tokens were there"
                     );
                 }
@@ -315,7 +320,7 @@ proptest! {
             now = (now + pause).min(LATEST);
             for _ in 0..packets {
                 packet += 1;
-                machine.charge(&old, cpu, now, packet);
+                machine.charge_apart(&old, cpu, now, packet);
             }
         }
         let new = Limit::compile(rate, burst, case.cpus, case.strict).unwrap();
@@ -323,7 +328,7 @@ proptest! {
         let mut above = Exact::new(rate, u64::from(burst) + leased, now);
         for n in 0..packets {
             packet += 1;
-            if machine.charge(&new, n, now, packet) {
+            if machine.charge_apart(&new, n, now, packet) {
                 prop_assert!(above.holds(1), "more than the new limit");
                 above.take();
             }
@@ -336,7 +341,7 @@ proptest! {
             && later < LATEST
         {
             let granted = (0..burst.min(1000))
-                .filter(|n| machine.charge(&new, 0, later, packet + 1 + n))
+                .filter(|n| machine.charge_apart(&new, 0, later, packet + 1 + n))
                 .count();
             prop_assert_eq!(granted, burst.min(1000) as usize);
         }
@@ -359,12 +364,12 @@ proptest! {
         machine.cpus[0].0.set(unsafe { std::mem::transmute::<[u8; 8], Lease>(lease) });
         let mut admitted = 0u64;
         for packet in 0..3000 {
-            admitted += u64::from(machine.charge(&limit, 0, now, packet));
+            admitted += u64::from(machine.charge_apart(&limit, 0, now, packet));
         }
         prop_assert!(admitted <= u64::from(burst) + u64::from(limit.lease()));
         let fill = u64::from(burst) * rate.period_ns().div_ceil(rate.tokens()) + SLACK_NS;
         let later = now + fill + fill / 512 + 100_000;
-        prop_assert!(machine.charge(&limit, 1, later, 5000));
+        prop_assert!(machine.charge_apart(&limit, 1, later, 5000));
     }
 }
 
@@ -407,7 +412,8 @@ fn no_fraction_of_a_token_is_lost() {
                 let mut admitted = 0u64;
                 for n in 0..packets {
                     let tick = u32::try_from(n).unwrap();
-                    admitted += u64::from(machine.charge(&limit, tick % cpus, 1 + n * step, tick));
+                    admitted +=
+                        u64::from(machine.charge_apart(&limit, tick % cpus, 1 + n * step, tick));
                 }
                 let ideal = tokens as f64 * (packets * step) as f64 / period as f64;
                 let least = ideal * 0.998 - 1.0;
@@ -497,4 +503,39 @@ fn threads_never_admit_more_than_the_bound() {
     let most = 1000 + passed / 1000 + excess(&limit, THREADS);
     assert!(admitted <= most, "{admitted} > {most}");
     assert!(admitted >= 1000, "{admitted}: not even the burst");
+}
+
+/// A denial is remembered for as long as the tokens surely are missing: most
+/// packets of a source far beyond its limit cost no look at the shared word.
+/// It never outlives the rule set that it was made by.
+#[test]
+fn a_denial_is_remembered_until_tokens_are_near_and_ends_with_its_rules() {
+    const TICK: u64 = 4_000_000;
+    let rate = Rate::packets(1, SECOND).unwrap();
+    let limit = Limit::compile(rate, 10, 2, false).unwrap().stamped(7);
+    let machine = Machine::new(2);
+    let charge = |limit: &Limit, ns: u64| machine.charge(limit, 0, ns, ns / TICK);
+    let start = 1000 * SECOND;
+    for _ in 0..10 {
+        assert!(charge(&limit, start));
+    }
+    let (mut looks, mut admitted_at) = (0, None);
+    for n in 0..10_000u64 {
+        let now = start + n * SECOND / 5000;
+        let admitted = charge(&limit, now);
+        looks += u32::from(machine.read.get());
+        if admitted && admitted_at.is_none() {
+            admitted_at = Some(now - start);
+        }
+    }
+    assert!(looks < 60, "{looks} looks at the shared word in 10,000 packets");
+    let late = admitted_at.unwrap() - SECOND;
+    assert!(late <= 2 * TICK, "the token came {late} ns late");
+    let later = start + 2 * SECOND + SECOND / 2;
+    assert!(charge(&limit, later) && !charge(&limit, later));
+    let wider = Rate::packets(1000, SECOND).unwrap();
+    let wider = Limit::compile(wider, 10, 2, false).unwrap().stamped(8);
+    // The debt under the old limit is cut to an empty bucket of the new one.
+    assert!(!charge(&wider, later) && machine.read.get());
+    assert!(charge(&wider, later + 2 * TICK));
 }

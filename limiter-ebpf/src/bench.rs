@@ -9,28 +9,58 @@
 mod kernel;
 
 use aya_ebpf::{
-    bindings::xdp_action::{XDP_ABORTED, XDP_DROP},
-    btf_maps::{Array, PerCpuArray, ProgramArray},
+    bindings::{
+        BPF_NOEXIST,
+        xdp_action::{XDP_ABORTED, XDP_DROP, XDP_PASS},
+    },
+    btf_maps::{Array, LruPerCpuHashMap, PerCpuArray, ProgramArray},
+    helpers::bpf_ktime_get_ns,
     macros::{btf_map, xdp},
     programs::XdpContext,
 };
 
-/// Bytes before the IPv4 source address: Ethernet header and 12 more.
-const IPV4_SOURCE: usize = 14 + 12;
-/// Bytes before the second word of the IPv6 source address.
-const IPV6_SOURCE: usize = 14 + 8 + 4;
+const IPV4: usize = 14;
+const IPV6: usize = 14;
+/// Bytes before the source address in the headers.
+const IPV4_SOURCE: usize = IPV4 + 12;
+const IPV6_SOURCE: usize = IPV6 + 8;
+/// The second word of an IPv6 source, the last that a /64 has.
+const IPV6_SUBNET: usize = IPV6_SOURCE + 4;
+const IPV4_CHECKSUM: usize = IPV4 + 10;
+/// What the programs write where the mask says that nothing changes:
+/// 198.18.0.1, or the /64 of that number.
+const BASE: u32 = 0xc612_0001;
 
 /// Slot 0: the program under test.
 #[btf_map]
 static NEXT: ProgramArray<1> = ProgramArray::new();
 
-/// Slot 0: which bits of the address change.
+/// The same for programs without support for frames of several buffers: the
+/// kernel lets programs of the two sorts not call each other.
 #[btf_map]
-static MASK: Array<u32, 1> = Array::new();
+static NEXT_PLAIN: ProgramArray<1> = ProgramArray::new();
 
-/// Slot 0: state of this CPU's xorshift generator.
+/// Which packets get which source.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Shape {
+    /// Which bits of the address change.
+    mask: u32,
+    /// 1: only in every other packet.
+    every_other: u32,
+}
+
+/// Slot 0: what is written.
 #[btf_map]
-static RANDOM: PerCpuArray<u32, 1> = PerCpuArray::new();
+static SHAPE: Array<Shape, 1> = Array::new();
+
+/// State of this CPU's xorshift generator, and packets.
+#[btf_map]
+static RANDOM: PerCpuArray<[u32; 2], 1> = PerCpuArray::new();
+
+/// Buckets of the minimal limiter: theoretical arrival times.
+#[btf_map]
+static MINIMAL: LruPerCpuHashMap<u32, u64, 262_144> = LruPerCpuHashMap::new();
 
 /// What the kernel itself takes for a dropped packet.
 #[xdp(frags)]
@@ -38,32 +68,98 @@ fn bare_drop(_ctx: XdpContext) -> u32 {
     XDP_DROP
 }
 
+/// The same without support for frames of several buffers.
+#[xdp]
+fn plain_drop(_ctx: XdpContext) -> u32 {
+    XDP_DROP
+}
+
+/// Hands the packet to the network stack.
+#[xdp(frags)]
+fn bare_pass(_ctx: XdpContext) -> u32 {
+    XDP_PASS
+}
+
 /// A random IPv4 source for the next program.
 #[expect(clippy::needless_pass_by_value, reason = "the macro's signature")]
 #[xdp(frags)]
 fn random_source4(ctx: XdpContext) -> u32 {
-    rewrite(&ctx, IPV4_SOURCE)
+    rewrite(&ctx, IPV4_SOURCE, true, &NEXT)
 }
 
 /// A random IPv6 /64 for the next program.
 #[expect(clippy::needless_pass_by_value, reason = "the macro's signature")]
 #[xdp(frags)]
 fn random_source6(ctx: XdpContext) -> u32 {
-    rewrite(&ctx, IPV6_SOURCE)
+    rewrite(&ctx, IPV6_SUBNET, false, &NEXT)
+}
+
+/// [`random_source4`] for programs without support for several buffers.
+#[expect(clippy::needless_pass_by_value, reason = "the macro's signature")]
+#[xdp]
+fn plain_source4(ctx: XdpContext) -> u32 {
+    rewrite(&ctx, IPV4_SOURCE, true, &NEXT_PLAIN)
+}
+
+/// The least that a limiter per source can be: no parser, no policy, no
+/// counters, and as many limits as there are CPUs.
+#[expect(clippy::needless_pass_by_value, reason = "the macro's signature")]
+#[xdp(frags)]
+fn minimal4(ctx: XdpContext) -> u32 {
+    minimal(&ctx, IPV4_SOURCE)
+}
+
+/// The same for IPv6.
+#[expect(clippy::needless_pass_by_value, reason = "the macro's signature")]
+#[xdp(frags)]
+fn minimal6(ctx: XdpContext) -> u32 {
+    minimal(&ctx, IPV6_SUBNET)
+}
+
+/// The address of so many bytes at an offset of the packet, if they are there.
+#[inline(always)]
+fn at(ctx: &XdpContext, offset: usize, length: usize) -> Option<usize> {
+    let address = ctx.data() + offset;
+    if address + length > ctx.data_end() { None } else { Some(address) }
 }
 
 #[inline(always)]
-fn rewrite(ctx: &XdpContext, offset: usize) -> u32 {
-    let address = ctx.data() + offset;
-    if address + size_of::<u32>() > ctx.data_end() {
+fn minimal(ctx: &XdpContext, offset: usize) -> u32 {
+    /// One packet per second, 10 at once.
+    const INTERVAL_NS: u64 = 1_000_000_000;
+    const SPAN_NS: u64 = 10 * INTERVAL_NS;
+    let Some(address) = at(ctx, offset, size_of::<u32>()) else {
         return XDP_ABORTED;
+    };
+    // SAFETY: four bytes from `address` on lie inside the packet.
+    let source = unsafe { (address as *const u32).read_unaligned() };
+    // SAFETY: takes nothing.
+    let now = unsafe { bpf_ktime_get_ns() };
+    let Some(bucket) = MINIMAL.get_ptr_mut(&source) else {
+        // A full table evicts; what fails is denied.
+        return match MINIMAL.insert(&source, &(now + INTERVAL_NS), BPF_NOEXIST.into()) {
+            Ok(()) => XDP_PASS,
+            Err(_) => XDP_DROP,
+        };
+    };
+    // SAFETY: this CPU's own value.
+    let bucket = unsafe { &mut *bucket };
+    let from = if *bucket > now { *bucket } else { now };
+    if from + INTERVAL_NS > now + SPAN_NS {
+        return XDP_DROP;
     }
-    let (Some(mask), Some(random)) = (MASK.get(0), RANDOM.get_ptr_mut(0)) else {
+    *bucket = from + INTERVAL_NS;
+    XDP_PASS
+}
+
+#[inline(always)]
+fn rewrite(ctx: &XdpContext, offset: usize, ipv4: bool, next: &ProgramArray<1>) -> u32 {
+    let (Some(shape), Some(state)) = (SHAPE.get(0), RANDOM.get_ptr_mut(0)) else {
         return XDP_ABORTED;
     };
     // SAFETY: this CPU's own value.
-    let random = unsafe { &mut *random };
-    let mut word = *random;
+    let state = unsafe { &mut *state };
+    let [mut word, packets] = *state;
     if word == 0 {
         word = 0x9e37_79b9;
     }
@@ -71,16 +167,43 @@ fn rewrite(ctx: &XdpContext, offset: usize) -> u32 {
     word ^= word << 13;
     word ^= word >> 17;
     word ^= word << 5;
-    *random = word;
-    let bits = (word & *mask).to_be_bytes();
-    let base = [198, 18, 0, 0];
-    for (at, (bit, base)) in bits.into_iter().zip(base).enumerate() {
-        // SAFETY: four bytes from `address` on lie inside the packet.
-        unsafe { ((address + at) as *mut u8).write(bit ^ base) };
+    *state = [word, packets.wrapping_add(1)];
+    let mask = if shape.every_other & packets & 1 == 1 { 0 } else { shape.mask };
+    let Some(address) = at(ctx, offset, size_of::<u32>()) else {
+        return XDP_ABORTED;
+    };
+    let source = (word & mask) ^ BASE;
+    // SAFETY: four bytes from `address` on lie inside the packet.
+    unsafe { (address as *mut u32).write_unaligned(source.to_be()) };
+    if ipv4 && !mend_checksum(ctx) {
+        return XDP_ABORTED;
     }
     // SAFETY: the context is the one that the kernel passed in.
-    unsafe { NEXT.tail_call(ctx, 0) };
+    unsafe { next.tail_call(ctx, 0) };
     XDP_ABORTED
+}
+
+/// Writes the checksum of an IPv4 header without options (RFC 1071).
+#[inline(always)]
+fn mend_checksum(ctx: &XdpContext) -> bool {
+    const WORDS: usize = 10;
+    let Some(header) = at(ctx, IPV4, WORDS * size_of::<u16>()) else {
+        return false;
+    };
+    let mut sum = 0u32;
+    for word in 0..WORDS {
+        let address = header + word * size_of::<u16>();
+        if address != header + IPV4_CHECKSUM - IPV4 {
+            // SAFETY: inside the header.
+            sum += u32::from(unsafe { (address as *const u16).read_unaligned() });
+        }
+    }
+    sum = (sum & 0xffff) + (sum >> 16);
+    sum = (sum & 0xffff) + (sum >> 16);
+    let checksum = !((sum & 0xffff) as u16);
+    // SAFETY: inside the header.
+    unsafe { ((header + IPV4_CHECKSUM - IPV4) as *mut u16).write_unaligned(checksum) };
+    true
 }
 
 /// On a host the crate is only checked.

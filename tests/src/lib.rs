@@ -2,9 +2,11 @@
 
 pub mod cases;
 pub mod daemon;
+pub mod front;
 pub mod host;
 pub mod machine;
 pub mod net;
+pub mod peers;
 pub mod program;
 pub mod sandbox;
 pub mod send;

@@ -36,12 +36,13 @@ impl Rules {
     /// live.
     pub(super) fn set(&mut self, rules: &Ruleset) -> Result<()> {
         let next = Control { generation: self.live.generation + 1 };
+        let rules = rules.stamped(next.generation);
         // A packet that started before the last change may still read the slot
         // that is written now.
         wait_for_packets_in_flight();
         self.rules.set(next.slot(), rules, 0).map_err(|error| failed(&error))?;
         let written = self.rules.get(&next.slot(), 0).map_err(|error| failed(&error))?;
-        if written != *rules {
+        if written != rules {
             return Err(Error::failed("the kernel did not keep the rules as they were written"));
         }
         // Eight bytes: the kernel copies them as one word.

@@ -1,0 +1,188 @@
+//! The programs in front of the one that is measured: they write the source
+//! address of each packet.
+
+use aya::{
+    Ebpf, Pod,
+    maps::{Array, ProgramArray},
+    programs::{ProgramFd, TestRun as _, TestRunAttrs, TestRunOptions, Xdp},
+};
+use limiter_user::object;
+
+use crate::wire::{Ipv4, Ipv6, Udp};
+
+/// Packets handed to the stack at once in a live run.
+const LIVE_BATCH: u32 = 64;
+
+/// Address family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        }
+    }
+
+    /// A small UDP packet from the source that the front writes when it
+    /// changes nothing.
+    #[must_use]
+    pub fn frame(self) -> Vec<u8> {
+        let datagram = Udp::new(4000, 9).payload(18);
+        match self {
+            Self::V4 => Ipv4::new("198.18.0.1", "198.18.255.254").next(17, &datagram).build(),
+            Self::V6 => {
+                Ipv6::new("2001:db8:c612:1::1", "2001:db8:ffff::1").next(17, &datagram).build()
+            }
+        }
+    }
+}
+
+/// Which packets get which source; layout of the map's value.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Shape {
+    /// Which bits of the address change.
+    pub mask: u32,
+    /// 1: only in every other packet.
+    pub every_other: u32,
+}
+
+// SAFETY: two integers without padding.
+unsafe impl Pod for Shape {}
+
+/// Where a run takes place.
+#[derive(Clone, Copy, Debug)]
+pub enum Stage {
+    /// The program alone, on one packet in memory.
+    Alone,
+    /// Packets that really are handed to the stack, as received by this
+    /// interface of the calling thread's network namespace.
+    Live(u32),
+}
+
+/// The loaded programs.
+pub struct Front {
+    ebpf: Ebpf,
+}
+
+impl Front {
+    /// Loads them.
+    ///
+    /// # Panics
+    /// If the kernel refuses, or this build has no BPF compiler.
+    #[must_use]
+    pub fn load() -> Self {
+        let object = object::BENCH.expect("a build with a BPF compiler: cargo xtask bench");
+        let mut ebpf = Ebpf::load(object).expect("loading the benchmark's programs");
+        let names: Vec<_> = ebpf.programs().map(|(name, _)| name.to_owned()).collect();
+        for name in names {
+            program(&mut ebpf, &name).load().expect("loading a program");
+        }
+        Self { ebpf }
+    }
+
+    /// One of the programs.
+    ///
+    /// # Panics
+    /// If there is none of that name.
+    pub fn program(&mut self, name: &str) -> &mut Xdp {
+        program(&mut self.ebpf, name)
+    }
+
+    /// A descriptor of one of the programs.
+    ///
+    /// # Panics
+    /// If there is none of that name.
+    pub fn fd(&mut self, name: &str) -> ProgramFd {
+        self.program(name).fd().expect("loaded").try_clone().expect("a descriptor")
+    }
+
+    /// Time of `program` alone, nanoseconds for each of `repeat` packets.
+    pub fn alone(&mut self, program: &str, frame: &[u8], repeat: u32, stage: Stage) -> f64 {
+        run(self.program(program), frame, repeat, stage)
+    }
+
+    /// Time of a front that writes sources of this shape and of `next` behind
+    /// it.
+    ///
+    /// # Panics
+    /// If the kernel refuses.
+    pub fn before(
+        &mut self,
+        next: &ProgramFd,
+        family: Family,
+        shape: Shape,
+        repeat: u32,
+        stage: Stage,
+    ) -> f64 {
+        let front = match family {
+            Family::V4 => "random_source4",
+            Family::V6 => "random_source6",
+        };
+        self.via(front, "NEXT", next, family, shape, repeat, stage)
+    }
+
+    /// The same for IPv4 and a program without support for several buffers.
+    ///
+    /// # Panics
+    /// If the kernel refuses.
+    pub fn before_plain(&mut self, next: &ProgramFd, shape: Shape, repeat: u32) -> f64 {
+        self.via("plain_source4", "NEXT_PLAIN", next, Family::V4, shape, repeat, Stage::Alone)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "private, and called twice")]
+    fn via(
+        &mut self,
+        front: &str,
+        slots: &str,
+        next: &ProgramFd,
+        family: Family,
+        shape: Shape,
+        repeat: u32,
+        stage: Stage,
+    ) -> f64 {
+        let mut slots: ProgramArray<_> =
+            self.ebpf.map_mut(slots).expect("a map").try_into().expect("its type");
+        slots.set(0, next, 0).expect("setting the next program");
+        let mut shapes: Array<_, Shape> =
+            self.ebpf.map_mut("SHAPE").expect("a map").try_into().expect("its type");
+        shapes.set(0, shape, 0).expect("setting the shape");
+        run(self.program(front), &family.frame(), repeat, stage)
+    }
+}
+
+fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> &'a mut Xdp {
+    let program = ebpf.program_mut(name).unwrap_or_else(|| panic!("no program {name}"));
+    program.try_into().expect("an XDP program")
+}
+
+/// Time of a program, nanoseconds per packet, as the kernel measures it.
+fn run(program: &Xdp, frame: &[u8], repeat: u32, stage: Stage) -> f64 {
+    let length = u32::try_from(frame.len()).expect("a frame");
+    let mut context = Vec::new();
+    let mut attrs = TestRunAttrs::new();
+    if let Stage::Live(interface) = stage {
+        // struct xdp_md: data, data_end, data_meta, ingress_ifindex,
+        // rx_queue_index, egress_ifindex.
+        let words = [0, length, 0, interface, 0, 0];
+        context = words.iter().flat_map(|word: &u32| word.to_ne_bytes()).collect();
+        attrs = attrs.xdp_live_frames(LIVE_BATCH);
+    }
+    let options = TestRunOptions {
+        data_in: Some(frame),
+        ctx_in: (!context.is_empty()).then_some(&context),
+        repeat,
+        attrs,
+        ..TestRunOptions::default()
+    };
+    program.test_run(options).expect("BPF_PROG_TEST_RUN").duration.as_nanos() as f64
+}
