@@ -150,6 +150,12 @@ pub fn is_denied(limit: &Limit, cell: &impl LeaseCell, clock: &impl Clock) -> bo
     lease.credits == 0 && limit.gated() && holds(limit, lease.denied, clock.tick())
 }
 
+/// Remembers for the rest of this tick that nothing is left.
+#[inline(always)]
+pub fn deny(limit: &Limit, cell: &impl LeaseCell, clock: &impl Clock) {
+    cell.set(Lease { credits: 0, denied: denial(limit, clock.tick()) });
+}
+
 /// Charges `cost` tokens to what this CPU holds; says nothing where the shared
 /// word must decide. Above [`MAX_COST`] that many.
 #[inline(always)]

@@ -18,8 +18,11 @@ pub const CELLS: u32 = 1 << 16;
 pub const NEW_SOURCES: Total = Total(LIMITS);
 /// Where the cap of untracked sources is kept.
 pub const UNTRACKED: Total = Total(LIMITS + 1);
+/// Where a CPU remembers that both are spent in this tick: one look for most
+/// packets of a flood.
+pub const FLOODED: Total = Total(LIMITS + 2);
 /// Entries of the map `TOTALS`.
-pub const TOTALS: u32 = LIMITS + 2;
+pub const TOTALS: u32 = LIMITS + 3;
 /// Stands for the limit in the hash of a cell: no limit has this number.
 pub const CELL: u32 = u32::MAX;
 /// What shares a cell.

@@ -6,9 +6,9 @@
 //! once for every way that leads to it.
 
 use crate::{
-    bucket::{self, Charge, Refusal, is_denied, is_half_drained, start_in_debt, take},
+    bucket::{self, Charge, Refusal, deny, is_denied, is_half_drained, start_in_debt, take},
     decide::{Sources, Tables},
-    gate::{self, CELL, CELL_PREFIX, Gate, NEW_SOURCES, UNTRACKED},
+    gate::{self, CELL, CELL_PREFIX, FLOODED, Gate, NEW_SOURCES, UNTRACKED},
     limit::{Limit, tick_time},
     policy::{Level, Policy, Ruleset, limit_number},
     source::{Key, Total, home},
@@ -107,7 +107,19 @@ impl Charged<'_> {
         let gate = self.rules.gate();
         let prefix = if level.is_wide() { self.policy.prefix() } else { self.rules.sources() };
         let key = K::new(address, prefix, limit_number(self.index, level));
-        let why = match at_key(&key, limit, gate, level.cost(self.length), tables) {
+        let place = Place::of(key.spread(tables.seed()));
+        let Some(words) = tables.tracked(place.word()) else {
+            return Err(over_cap(Charge::NoRoom));
+        };
+        let seen = words.seen(place, gate.epoch(tables.tick()));
+        // Most packets of a flood of random sources end here.
+        if seen == Seen::Never
+            && *unplaced == Charge::Admitted
+            && is_spent(FLOODED, &gate.untracked, tables)
+        {
+            return Err(over_cap(Charge::NoBudget));
+        }
+        let why = match at_key(&key, seen, limit, gate, level.cost(self.length), tables) {
             Charge::Admitted => return Ok(()),
             Charge::Exhausted => return Err(refused(level.reason())),
             Charge::Contended => return Err(refused(Reason::Contended)),
@@ -119,6 +131,11 @@ impl Charged<'_> {
         // Before any wider level: who is not known must not spend what many
         // share.
         if is_spent(UNTRACKED, &gate.untracked, tables) {
+            if is_spent(NEW_SOURCES, &gate.new_sources, tables)
+                && let Some(lease) = tables.lease(&FLOODED)
+            {
+                deny(&gate.untracked, &lease, tables);
+            }
             return Err(over_cap(why));
         }
         match tables.charge_untracked(&K::new(address, &CELL_PREFIX, CELL), gate) {
@@ -153,33 +170,21 @@ fn is_spent<T: Tables>(key: Total, limit: &Limit, tables: &T) -> bool {
     tables.lease(&key).is_some_and(|lease| is_denied(limit, &lease, tables))
 }
 
-/// Charges the bucket of a key.
+/// Charges the bucket of a key that was seen then.
 #[inline(always)]
 fn at_key<K: Key, T: Tables + Sources<K> + Steps<K>>(
     key: &K,
+    seen: Seen,
     limit: &Limit,
     gate: &Gate,
     cost: u32,
     tables: &T,
 ) -> Charge {
-    let place = Place::of(key.spread(tables.seed()));
-    let Some(words) = tables.tracked(place.word()) else {
-        return Charge::NoRoom;
-    };
-    match words.seen(place, gate.epoch(tables.tick())) {
-        Seen::Now => {
-            if let Some(lease) = tables.lease(key)
-                && let Some(charge) = bucket::charge_lease(limit, cost, &lease, tables)
-            {
-                return charge;
-            }
-        }
-        Seen::Before => {}
-        // Most packets of a flood of random sources end here.
-        Seen::Never if is_spent(NEW_SOURCES, &gate.new_sources, tables) => {
-            return Charge::NoBudget;
-        }
-        Seen::Never => {}
+    if seen == Seen::Now
+        && let Some(lease) = tables.lease(key)
+        && let Some(charge) = bucket::charge_lease(limit, cost, &lease, tables)
+    {
+        return charge;
     }
     tables.charge_key(key, limit, gate, cost)
 }
