@@ -17,7 +17,7 @@ mod bpf_toolchain;
 
 use bpf_toolchain::BpfToolchain;
 
-const OBJECTS: [&str; 2] = ["limiter", "limiter-bench"];
+const OBJECTS: [&str; 3] = ["limiter", "limiter-test", "limiter-bench"];
 
 fn main() -> ExitCode {
     match run() {

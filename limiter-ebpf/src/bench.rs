@@ -14,7 +14,7 @@ use aya_ebpf::{
         xdp_action::{XDP_ABORTED, XDP_DROP, XDP_PASS},
     },
     btf_maps::{Array, LruPerCpuHashMap, PerCpuArray, ProgramArray},
-    helpers::bpf_ktime_get_ns,
+    helpers::{bpf_ktime_get_ns, bpf_xdp_adjust_tail, bpf_xdp_get_buff_len, bpf_xdp_store_bytes},
     macros::{btf_map, xdp},
     programs::XdpContext,
 };
@@ -48,7 +48,15 @@ struct Shape {
     mask: u32,
     /// 1: only in every other packet.
     every_other: u32,
+    /// Not random: so many from the list, in turn. 0: random.
+    listed: u32,
+    /// The first of those.
+    first: u32,
 }
+
+/// Addresses for [`Shape::listed`], as numbers.
+#[btf_map]
+static LIST: Array<u32, 65_536> = Array::new();
 
 /// Slot 0: what is written.
 #[btf_map]
@@ -99,6 +107,77 @@ fn random_source6(ctx: XdpContext) -> u32 {
 #[xdp]
 fn plain_source4(ctx: XdpContext) -> u32 {
     rewrite(&ctx, IPV4_SOURCE, true, &NEXT_PLAIN)
+}
+
+/// Bytes of the longest packet that [`replay`] writes.
+const LONGEST: usize = 2048;
+
+/// A packet and when it comes.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Recorded {
+    /// Nanoseconds and timer ticks, for [`CLOCK`].
+    time: [u64; 2],
+    /// Bytes of the packet, at least 14.
+    length: u32,
+    _padding: u32,
+    bytes: [u8; LONGEST],
+}
+
+/// The packets of [`replay`], in order.
+#[btf_map]
+static RECORDED: Array<Recorded, 1024> = Array::new();
+
+/// Number of the next one.
+#[btf_map]
+static POSITION: Array<u32, 1> = Array::new();
+
+/// The clock of the program under test; both objects share it by its pin.
+#[btf_map]
+static CLOCK: Array<u64, 2> = Array::new();
+
+/// Makes the packet the next recorded one, sets the clock to its time, and
+/// goes on to the next program.
+#[expect(clippy::needless_pass_by_value, reason = "the macro's signature")]
+#[xdp(frags)]
+fn replay(ctx: XdpContext) -> u32 {
+    let (Some(position), Some(now), Some(tick)) =
+        (POSITION.get_ptr_mut(0), CLOCK.get_ptr_mut(0), CLOCK.get_ptr_mut(1))
+    else {
+        return XDP_ABORTED;
+    };
+    // SAFETY: a map value; one CPU replays at a time.
+    let at = unsafe { *position };
+    let Some(packet) = RECORDED.get_ptr_mut(at) else {
+        return XDP_ABORTED;
+    };
+    // SAFETY: as above.
+    unsafe { *position = at.wrapping_add(1) };
+    // SAFETY: a map value.
+    let packet = unsafe { &*packet };
+    // SAFETY: a map value.
+    unsafe { *now = packet.time[0] };
+    // SAFETY: a map value.
+    unsafe { *tick = packet.time[1] };
+    let length = packet.length;
+    if length == 0 || length > LONGEST as u32 {
+        return XDP_ABORTED;
+    }
+    // SAFETY: the context is the one that the kernel passed in.
+    let present = unsafe { bpf_xdp_get_buff_len(ctx.ctx) };
+    let change = length as i32 - present as i32;
+    // SAFETY: as above.
+    if unsafe { bpf_xdp_adjust_tail(ctx.ctx, change) } != 0 {
+        return XDP_ABORTED;
+    }
+    let bytes = packet.bytes.as_ptr().cast_mut().cast();
+    // SAFETY: so many bytes are there, of the packet and of the map value.
+    if unsafe { bpf_xdp_store_bytes(ctx.ctx, 0, bytes, length) } != 0 {
+        return XDP_ABORTED;
+    }
+    // SAFETY: the context is the one that the kernel passed in.
+    unsafe { NEXT.tail_call(&ctx, 0) };
+    XDP_ABORTED
 }
 
 /// The least that a limiter per source can be: no parser, no policy, no
@@ -168,6 +247,12 @@ fn rewrite(ctx: &XdpContext, offset: usize, ipv4: bool, next: &ProgramArray<1>) 
     word ^= word >> 17;
     word ^= word << 5;
     *state = [word, packets.wrapping_add(1)];
+    if shape.listed != 0 {
+        let Some(listed) = LIST.get(shape.first.wrapping_add(packets % shape.listed)) else {
+            return XDP_ABORTED;
+        };
+        word = *listed ^ BASE;
+    }
     let mask = if shape.every_other & packets & 1 == 1 { 0 } else { shape.mask };
     let Some(address) = at(ctx, offset, size_of::<u32>()) else {
         return XDP_ABORTED;

@@ -3,50 +3,14 @@
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
 #![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
 
+mod clock;
 mod frame;
 #[cfg(target_arch = "bpf")]
 mod kernel;
 mod maps;
+mod program;
 mod steps;
 mod word;
-
-use aya_ebpf::{
-    bindings::xdp_action::{XDP_DROP, XDP_PASS},
-    macros::xdp,
-    programs::XdpContext,
-};
-use aya_log_ebpf::{error, warn};
-use limiter_common::{
-    decide::decide,
-    verdict::{Reason, Verdict},
-};
-
-use crate::{frame::XdpFrame, maps::KernelTables};
-
-/// The one entry, for every interface.
-#[expect(clippy::needless_pass_by_value, reason = "the macro's signature")]
-#[xdp(frags)]
-fn limiterd(ctx: XdpContext) -> u32 {
-    let decision = decide(&XdpFrame::new(&ctx), &KernelTables);
-    maps::count(&decision);
-    if decision.reason.is_trouble() && maps::may_report() {
-        report(&ctx, decision.reason);
-    }
-    match decision.verdict {
-        Verdict::Pass | Verdict::WouldDrop => XDP_PASS,
-        Verdict::Drop => XDP_DROP,
-    }
-}
-
-/// Tells user space of trouble of our own; never of packets.
-#[inline(always)]
-fn report(ctx: &XdpContext, reason: Reason) {
-    match reason {
-        Reason::MapFull => warn!(ctx, "a table of sources took no new source; the packet passed"),
-        Reason::Contended => warn!(ctx, "CPUs contend for one source; the packet was dropped"),
-        _ => error!(ctx, "no rule set is loaded; the packet passed"),
-    }
-}
 
 /// On a host the crate is only checked.
 #[cfg(not(target_arch = "bpf"))]

@@ -6,7 +6,7 @@ use aya_ebpf::{
     Global,
     bindings::BPF_NOEXIST,
     btf_maps::{Array, LruPerCpuHashMap, PerCpuArray},
-    helpers::{bpf_jiffies64, bpf_ktime_get_ns, generated::bpf_map_lookup_percpu_elem},
+    helpers::generated::bpf_map_lookup_percpu_elem,
     macros::btf_map,
 };
 use limiter_common::{
@@ -22,7 +22,7 @@ use limiter_common::{
     verdict::Decision,
 };
 
-use crate::{steps, word::MapWord};
+use crate::{clock, steps, word::MapWord};
 
 /// Entries of the source maps unless the loader says otherwise.
 const DEFAULT_SOURCES: usize = 16_384;
@@ -101,8 +101,7 @@ pub(crate) fn may_report() -> bool {
     let Some(last) = REPORTED.get_ptr_mut(0) else {
         return false;
     };
-    // SAFETY: takes nothing.
-    let now = unsafe { bpf_jiffies64() };
+    let now = clock::tick();
     // SAFETY: this CPU's own value.
     let last = unsafe { &mut *last };
     let may = now.wrapping_sub(*last) >= REPORT_INTERVAL;
@@ -158,14 +157,12 @@ impl Tables for KernelTables {
 impl Clock for KernelTables {
     #[inline(always)]
     fn now_ns(&self) -> u64 {
-        // SAFETY: takes nothing.
-        unsafe { bpf_ktime_get_ns() }
+        clock::now_ns()
     }
 
     #[inline(always)]
     fn tick(&self) -> u64 {
-        // SAFETY: takes nothing.
-        unsafe { bpf_jiffies64() }
+        clock::tick()
     }
 }
 

@@ -8,6 +8,16 @@ pub static LIMITER: Option<&[u8]> =
 #[cfg(not(bpf_object))]
 pub static LIMITER: Option<&[u8]> = None;
 
+/// The XDP program with a clock for tests; `None` if there was no BPF compiler
+/// at build time.
+#[cfg(bpf_object)]
+pub static TEST: Option<&[u8]> =
+    Some(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/limiter-test")));
+/// The XDP program with a clock for tests; `None` if there was no BPF compiler
+/// at build time.
+#[cfg(not(bpf_object))]
+pub static TEST: Option<&[u8]> = None;
+
 /// Programs for benchmarks; `None` if there was no BPF compiler at build time.
 #[cfg(bpf_object)]
 pub static BENCH: Option<&[u8]> =

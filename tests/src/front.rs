@@ -54,9 +54,13 @@ pub struct Shape {
     pub mask: u32,
     /// 1: only in every other packet.
     pub every_other: u32,
+    /// Not random: so many from the list, in turn. 0: random.
+    pub listed: u32,
+    /// The first of those.
+    pub first: u32,
 }
 
-// SAFETY: two integers without padding.
+// SAFETY: four integers without padding.
 unsafe impl Pod for Shape {}
 
 /// Where a run takes place.

@@ -18,7 +18,7 @@ use limiter_common::{
     verdict::{Decision, Reason, Verdict},
 };
 use limiter_user::{
-    plane::{Count, Options, Plane},
+    plane::{Count, Fixed, Options, Plane},
     sizing::{Sizing, Wish},
 };
 
@@ -105,10 +105,25 @@ impl Program {
     /// If the kernel refuses.
     #[must_use]
     pub fn load(rules: &Ruleset, policies: u32, max_sources: u32) -> Self {
+        Self::load_fixed(rules, policies, max_sources, None)
+    }
+
+    /// The same with this seed, and with the time that tests set.
+    ///
+    /// # Panics
+    /// If the kernel refuses.
+    #[must_use]
+    pub fn load_fixed(
+        rules: &Ruleset,
+        policies: u32,
+        max_sources: u32,
+        fixed: Option<Fixed>,
+    ) -> Self {
         let options = Options {
             pin_dir: PathBuf::from(BPF_FS).join("limiterd"),
             interfaces: vec!["test".into()],
             sizing: Sizing::new(cpus(), 1, Wish::Sources(max_sources)).expect("in range"),
+            fixed,
         };
         let mut plane = Plane::load(&options, rules).unwrap_or_else(|error| panic!("{error}"));
         let runner = open(&mut plane);

@@ -1,6 +1,7 @@
 //! The packet table on the loaded program, and two CPUs on one source.
 
 use std::{
+    collections::BTreeSet,
     sync::Barrier,
     time::{Duration, Instant},
 };
@@ -206,6 +207,29 @@ fn maps_take_the_memory_that_is_stated() {
     }
 }
 
+/// Calls to memset and the like are refused by verifiers without CAP_PERFMON:
+/// of functions of its own the program has the steps of a charge and no others.
+#[test]
+fn the_program_calls_nothing_but_helpers_and_its_steps() {
+    sandbox::enter();
+    let mut program = Program::load(&one_packet_each(cpus(), false), 7, 1024);
+    let _loaded = program.runner();
+    let symbols = std::fs::read_to_string("/proc/kallsyms").unwrap();
+    // Address, type, bpf_prog_<tag>_<function>, [bpf].
+    let functions: BTreeSet<_> = symbols
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(2)?.strip_prefix("bpf_prog_"))
+        .filter_map(|name| name.split_once('_'))
+        .map(|(_tag, function)| function)
+        .collect();
+    for function in ["limiterd", "charge_key4", "charge_key6", "charge_total"] {
+        assert!(functions.contains(function), "{function} is not among {functions:?}");
+    }
+    for function in ["memcpy", "memmove", "memset", "memcmp", "bcmp"] {
+        assert!(!functions.contains(function), "the program calls {function}");
+    }
+}
+
 /// What the verifier walks through. A change that doubles it is to be looked
 /// at: the kernel gives up at a million.
 #[test]
@@ -216,6 +240,6 @@ fn the_program_is_within_its_budget() {
     let verified = info.verified_instruction_count().unwrap();
     let translated = info.size_translated().unwrap();
     println!("{verified} instructions verified, {translated} bytes translated");
-    assert!(verified < 200_000, "{verified}");
-    assert!(translated < 40_000, "{translated}");
+    assert!(verified < 250_000, "{verified}");
+    assert!(translated < 45_000, "{translated}");
 }

@@ -155,7 +155,7 @@ async fn run(arguments: Arguments) -> Result<()> {
     let interfaces = distinct(&arguments.interfaces)?;
     let sizing = sizing(&arguments, interfaces.len())?;
     preflight::check(&arguments.pin_dir)?;
-    let options = Options { pin_dir: arguments.pin_dir.clone(), interfaces, sizing };
+    let options = Options { pin_dir: arguments.pin_dir.clone(), interfaces, sizing, fixed: None };
     let mut plane = Plane::load(&options, &policies.compile(sizing)?)?;
     let sockets = Sockets::listen(&arguments.socket)?;
     let mut interrupt = listen(SignalKind::interrupt())?;

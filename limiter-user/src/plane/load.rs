@@ -13,13 +13,12 @@ use limiter_common::source::Seed;
 use super::{Instance, PROGRAM, chain, errno};
 use crate::{
     error::{Error, Kind, Result},
-    object,
     sizing::Sizing,
 };
 
-/// Maps that all loads share.
-pub(super) const SHARED: [&str; 7] =
-    ["SOURCES4", "SOURCES6", "TOTALS", "TRACKED", "CELLS", "RULES", "CONTROL"];
+/// Maps that all loads share; the last is one of tests only.
+pub(super) const SHARED: [&str; 8] =
+    ["SOURCES4", "SOURCES6", "TOTALS", "TRACKED", "CELLS", "RULES", "CONTROL", "CLOCK"];
 
 /// Pin of an interface's counters.
 pub(super) fn stats_pin(interface: &str) -> String {
@@ -35,8 +34,9 @@ pub(super) fn instance(
     directory: &Path,
     sizing: Sizing,
     seed: Seed,
+    object: Option<&[u8]>,
 ) -> Result<Instance> {
-    let object = object::LIMITER.ok_or_else(|| {
+    let object = object.ok_or_else(|| {
         Error::failed("this build holds no BPF program")
             .hint("build it where a BPF compiler is set up: cargo xtask build")
     })?;

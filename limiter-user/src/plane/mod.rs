@@ -32,6 +32,7 @@ pub use self::{
 use self::{pins::Pins, rules::Rules};
 use crate::{
     error::{Error, Result},
+    object,
     sizing::Sizing,
 };
 
@@ -48,6 +49,16 @@ pub struct Options {
     pub interfaces: Vec<String>,
     /// Sizes of the maps.
     pub sizing: Sizing,
+    /// What tests fix, so that a run can be repeated.
+    pub fixed: Option<Fixed>,
+}
+
+/// A load in which nothing is left to chance: the program's clock stands still
+/// until the map `CLOCK` is set.
+#[derive(Clone, Copy, Debug)]
+pub struct Fixed {
+    /// For hashes, instead of random numbers.
+    pub seed: Seed,
 }
 
 /// The program as loaded for one interface.
@@ -116,11 +127,16 @@ impl Plane {
     /// directory, or the kernel refuses; nothing of the load is then left.
     pub fn load(options: &Options, rules: &Ruleset) -> Result<Self> {
         let pins = Pins::stage(&options.pin_dir)?;
-        let seed = seed();
+        let (object, seed) = match options.fixed {
+            None => (object::LIMITER, seed()),
+            Some(fixed) => (object::TEST, fixed.seed),
+        };
         let instances = options
             .interfaces
             .iter()
-            .map(|interface| load::instance(interface, &pins.staging(), options.sizing, seed))
+            .map(|interface| {
+                load::instance(interface, &pins.staging(), options.sizing, seed, object)
+            })
             .collect::<Result<Vec<_>>>()?;
         if instances.is_empty() {
             return Err(Error::failed("no interface is named"));
