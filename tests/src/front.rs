@@ -128,11 +128,36 @@ impl Front {
         repeat: u32,
         stage: Stage,
     ) -> f64 {
-        let front = match family {
-            Family::V4 => "random_source4",
-            Family::V6 => "random_source6",
-        };
-        self.via(front, "NEXT", next, family, shape, repeat, stage)
+        let front = front_of(family);
+        self.via(front, "NEXT", next, &family.frame(), shape, repeat, stage)
+    }
+
+    /// Sends a frame through `next`, from sources of this shape.
+    ///
+    /// # Panics
+    /// If the kernel refuses.
+    pub fn send(
+        &mut self,
+        next: &ProgramFd,
+        family: Family,
+        frame: &[u8],
+        shape: Shape,
+        repeat: u32,
+    ) {
+        let front = front_of(family);
+        let _ns = self.via(front, "NEXT", next, frame, shape, repeat, Stage::Alone);
+    }
+
+    /// Sets the list of sources, as numbers.
+    ///
+    /// # Panics
+    /// If there are more than 65,536.
+    pub fn list(&mut self, sources: &[u32]) {
+        let mut list: Array<_, u32> =
+            self.ebpf.map_mut("LIST").expect("a map").try_into().expect("its type");
+        for (at, source) in (0u32..).zip(sources) {
+            list.set(at, source, 0).expect("setting a source");
+        }
     }
 
     /// The same for IPv4 and a program without support for several buffers.
@@ -140,16 +165,17 @@ impl Front {
     /// # Panics
     /// If the kernel refuses.
     pub fn before_plain(&mut self, next: &ProgramFd, shape: Shape, repeat: u32) -> f64 {
-        self.via("plain_source4", "NEXT_PLAIN", next, Family::V4, shape, repeat, Stage::Alone)
+        let frame = Family::V4.frame();
+        self.via("plain_source4", "NEXT_PLAIN", next, &frame, shape, repeat, Stage::Alone)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "private, and called twice")]
+    #[expect(clippy::too_many_arguments, reason = "private")]
     fn via(
         &mut self,
         front: &str,
         slots: &str,
         next: &ProgramFd,
-        family: Family,
+        frame: &[u8],
         shape: Shape,
         repeat: u32,
         stage: Stage,
@@ -160,7 +186,14 @@ impl Front {
         let mut shapes: Array<_, Shape> =
             self.ebpf.map_mut("SHAPE").expect("a map").try_into().expect("its type");
         shapes.set(0, shape, 0).expect("setting the shape");
-        run(self.program(front), &family.frame(), repeat, stage)
+        run(self.program(front), frame, repeat, stage)
+    }
+}
+
+const fn front_of(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "random_source4",
+        Family::V6 => "random_source6",
     }
 }
 

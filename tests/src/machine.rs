@@ -43,6 +43,7 @@ pub struct Machine {
     totals: Table<u32>,
     tracked: Rc<Vec<[Cell<u64>; 2]>>,
     cells: Rc<Vec<Cell<u64>>>,
+    seed: Seed,
     cpu: Cell<u32>,
     now_ns: Cell<u64>,
 }
@@ -61,9 +62,22 @@ impl Machine {
             totals: Table::default(),
             tracked: Rc::new((0..WORDS).map(|_| Default::default()).collect()),
             cells: Rc::new((0..CELLS).map(|_| Cell::default()).collect()),
+            seed: [0x5eed, 0x5eed_5eed],
             cpu: Cell::new(0),
             now_ns: Cell::new(0),
         }
+    }
+
+    /// The same with these numbers for its hashes.
+    #[must_use]
+    pub fn with_seed(mut self, seed: Seed) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Puts other rules in force.
+    pub fn set_rules(&mut self, rules: Ruleset) {
+        self.rules = rules;
     }
 
     /// Decides about a frame that arrives now on this CPU.
@@ -251,6 +265,6 @@ impl Tables for Machine {
     }
 
     fn seed(&self) -> Seed {
-        [0x5eed, 0x5eed_5eed]
+        self.seed
     }
 }
