@@ -1,17 +1,12 @@
-//! The packet table on the loaded program, and two CPUs on one source.
+//! The packet table on the loaded program, and what surrounds it.
 
-use std::{
-    collections::BTreeSet,
-    sync::Barrier,
-    time::{Duration, Instant},
-};
+use std::collections::BTreeSet;
 
 use limiter_common::{
-    limit::{Limit, Rate},
     parse::Kind,
-    policy::{Level, Mode, Policy, Ruleset, limit_number},
+    policy::{Level, Ruleset, limit_number},
     source::{Address, Key as _, Key4, Key6, SourcePrefix},
-    verdict::{Reason, Verdict},
+    verdict::Reason,
 };
 use limiter_tests::{
     cases::{Expected, cases, one_packet_each, wide_gate},
@@ -20,7 +15,6 @@ use limiter_tests::{
     wire::{Ipv4, Udp},
 };
 
-const SECOND_NS: u64 = 1_000_000_000;
 const ETHERNET: usize = 14;
 
 /// Number of the limit of a source's packets in the policy of its kind.
@@ -86,66 +80,6 @@ fn every_truncation_of_a_valid_case_is_malformed() {
             }
         }
     }
-}
-
-/// One source at a rate that two CPUs exceed by far, for as long as `time`.
-/// Says what share of burst + rate * t was admitted.
-fn share_on_two_cpus(rate_per_second: u64, time: Duration, strict: bool) -> f64 {
-    let cpus = cpus();
-    let rate = Rate::packets(rate_per_second, SECOND_NS).unwrap();
-    // A tenth of a second, so that the kernel's pauses between two runs of a
-    // program lose no tokens.
-    let burst = u32::try_from(rate_per_second / 10).unwrap();
-    let limit = Limit::compile(rate, burst, cpus, strict).unwrap();
-    let mut rules = Ruleset::new(false, wide_gate(cpus));
-    rules.set_policy(0, Policy::new(Mode::Enforce).with(Level::SourcePackets, limit));
-    let mut program = Program::load(&rules, 1, 1024);
-    let runners = [program.runner(), program.runner()];
-    let frame =
-        Ipv4::new("192.0.2.1", "198.51.100.9").next(17, &Udp::new(1, 2).payload(18)).build();
-    let barrier = Barrier::new(2);
-    let start = Instant::now();
-    std::thread::scope(|scope| {
-        for (cpu, runner) in runners.iter().enumerate() {
-            let (barrier, frame) = (&barrier, &frame);
-            scope.spawn(move || {
-                sandbox::pin_to_cpu(cpu);
-                barrier.wait();
-                while start.elapsed() < time {
-                    let _run = runner.run(frame, 20_000);
-                }
-            });
-        }
-    });
-    let passed = u64::try_from(start.elapsed().as_nanos()).unwrap();
-    let admitted = program.packets(Verdict::Pass, Reason::WithinLimit);
-    let offered: u64 = program.counts().iter().map(|count| count.counter.packets).sum();
-    let ideal = u64::from(burst)
-        + u64::try_from(u128::from(rate_per_second) * u128::from(passed) / u128::from(SECOND_NS))
-            .unwrap();
-    let excess = 2 * u64::from(limit.lease() - 1);
-    println!(
-        "{rate_per_second}/s, strict {strict}: {admitted} of {ideal} admitted, {offered} offered, excess allowed {excess}"
-    );
-    assert!(offered > 2 * ideal, "the load was too small to say anything: {offered} packets");
-    assert!(admitted <= ideal + excess, "{admitted} > {ideal} + {excess}");
-    admitted as f64 / ideal as f64
-}
-
-#[test]
-fn one_source_on_two_cpus_gets_its_rate_and_no_more() {
-    sandbox::enter();
-    for rate in [1_000, 100_000, 1_000_000] {
-        let share = share_on_two_cpus(rate, Duration::from_secs(2), false);
-        assert!((0.93..=1.00).contains(&share), "{rate}/s: {share}");
-    }
-}
-
-#[test]
-fn a_strict_policy_has_no_excess_at_all() {
-    sandbox::enter();
-    let share = share_on_two_cpus(10_000, Duration::from_secs(1), true);
-    assert!(share <= 1.0, "{share}");
 }
 
 #[test]
