@@ -53,8 +53,8 @@ impl Exact {
         self.level >= u128::from(tokens) * self.period
     }
 
-    fn take(&mut self) {
-        self.level = self.level.saturating_sub(self.period);
+    fn take(&mut self, tokens: u64) {
+        self.level = self.level.saturating_sub(u128::from(tokens) * self.period);
     }
 }
 
@@ -124,10 +124,14 @@ impl Machine {
     }
 
     fn charge(&self, limit: &Limit, cpu: u32, ns: u64, tick: u64) -> bool {
+        self.charge_cost(limit, 1, cpu, ns, tick)
+    }
+
+    fn charge_cost(&self, limit: &Limit, cost: u32, cpu: u32, ns: u64, tick: u64) -> bool {
         let cell = &self.cpus[cpu as usize % self.cpus.len()];
         self.read.set(false);
         let at = At { ns, tick, read: &self.read };
-        match charge(limit, 1, cell, || Some(Shared(&self.word)), &at) {
+        match charge(limit, cost, cell, || Some(Shared(&self.word)), &at) {
             Charge::Admitted => true,
             Charge::Exhausted => false,
             other => panic!("{other:?} without another CPU at work"),
@@ -247,9 +251,9 @@ fn run(case: &Case, tick_ns: u64) -> Result<(), TestCaseError> {
             }
             if admitted {
                 prop_assert!(above.holds(1), "admitted beyond burst + rate * t + N(L-1)");
-                above.take();
+                above.take(1);
                 if let Some(below) = &mut below {
-                    below.take();
+                    below.take(1);
                 }
             } else {
                 if let Some(below) = &below {
@@ -302,6 +306,57 @@ proptest! {
         run(&case, 0)?;
     }
 
+    /// Bytes are exact as packets are: what a packet costs is what it has.
+    #[test]
+    fn bytes_are_exact_too(
+        per_second in prop_oneof![1u64..=100_000, 1u64..=100_000_000_000],
+        burst in prop_oneof![64u32..=100_000, any::<u32>().prop_map(|n| n.max(64))],
+        cpus in 1u32..=8,
+        strict in any::<bool>(),
+        start in 0u64..=4 * 365 * DAY,
+        steps in prop::collection::vec((0u64..=100_000_000, 0u32..8, 14u32..=9_000, 1u32..=40), 1..60),
+    ) {
+        let rate = Rate::bytes(per_second, SECOND).unwrap();
+        let limit = Limit::compile(rate, burst, cpus, strict).unwrap();
+        let excess = excess(&limit, cpus);
+        prop_assert!(excess <= u64::from(burst) / 2);
+        let machine = Machine::new(cpus);
+        let mut above = Exact::new(rate, u64::from(burst) + excess, start.saturating_sub(SLACK_NS));
+        // Half a percent for the rounding of each packet's time, and its size
+        // more for that of one unit.
+        let slower = Rate::bytes(per_second * 995, 1000 * SECOND);
+        let mut below = slower.ok().map(|rate| Exact::new(rate, u64::from(burst), start));
+        let (mut now, mut packet) = (start, 0u64);
+        for (pause, cpu, cost, packets) in steps {
+            now += pause;
+            for _ in 0..packets {
+                packet += 1;
+                let admitted = machine.charge_cost(&limit, cost, cpu % cpus, now, packet * APART);
+                if machine.read.get() {
+                    above.advance(now);
+                }
+                if let Some(below) = &mut below {
+                    below.advance(now);
+                }
+                if admitted {
+                    prop_assert!(above.holds(cost.into()), "beyond burst + rate * t + N(L-1)");
+                    above.take(cost.into());
+                    if let Some(below) = &mut below {
+                        below.take(cost.into());
+                    }
+                } else if let Some(below) = &below {
+                    // Every packet before may have cost a unit too much.
+                    let rounding = u128::from(packet) * u128::from(per_second) / 16_000_000_000;
+                    let hidden = excess + u64::try_from(rounding).unwrap() + 2;
+                    prop_assert!(
+                        !below.holds(u64::from(cost) + hidden),
+                        "denied though the bytes were there"
+                    );
+                }
+            }
+        }
+    }
+
     /// A changed limit holds from the next packet that needs a token: of the
     /// old one only leases survive.
     #[test]
@@ -330,7 +385,7 @@ proptest! {
             packet += 1;
             if machine.charge_apart(&new, n, now, packet) {
                 prop_assert!(above.holds(1), "more than the new limit");
-                above.take();
+                above.take(1);
             }
         }
         // However deep in debt under the old limit: the new burst is back

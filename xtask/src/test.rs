@@ -74,8 +74,10 @@ fn without_privileges(workspace: &Path, toolchain: &BpfToolchain) -> Result<()> 
             .args(["--package", "xtask"]),
     )?;
     step::run(
-        "packet table on the core",
-        cargo(workspace).args(["test", "--package", "limiter-tests", "--lib", "--test", "core"]),
+        "packets and levels on the core",
+        cargo(workspace)
+            .args(["test", "--package", "limiter-tests", "--lib"])
+            .args(["--test", "core", "--test", "levels"]),
     )?;
     run::build(workspace, Profile::Release)
 }
