@@ -131,7 +131,7 @@ struct Grant {
 /// A denial that holds until the end of tick number `last`.
 #[inline(always)]
 const fn denial(limit: &Limit, last: u64) -> u32 {
-    DENIED | (limit.stamp() & STAMPS) << STAMP_SHIFT | (last & TICKS as u64) as u32
+    DENIED | (limit.stamp() & STAMPS) << STAMP_SHIFT | (last & 0xffff_ffff) as u32 & TICKS
 }
 
 /// Whether a remembered denial holds in this tick.
@@ -214,7 +214,7 @@ pub fn charge<W: Word>(
         }
         Err(Refusal::Empty { wait }) => {
             let ticks = limit.ticks(wait);
-            let longest = LONGEST_DENIAL as u64;
+            let longest = u64::from(LONGEST_DENIAL);
             let ticks = if ticks < longest { ticks } else { longest };
             cell.set(Lease { credits, denied: denial(limit, clock.tick() + ticks) });
             Charge::Exhausted

@@ -105,5 +105,5 @@ impl Gate {
 #[inline(always)]
 #[must_use]
 pub const fn cell(spread: u64) -> u32 {
-    (spread & (CELLS - 1) as u64) as u32
+    (spread & 0xffff_ffff) as u32 & (CELLS - 1)
 }

@@ -159,7 +159,7 @@ impl Key for Key4 {
 
     #[inline(always)]
     fn spread(&self, seed: Seed) -> u64 {
-        let key = (self.prefix as u64) << 32 | self.limit as u64;
+        let key = u64::from(self.prefix) << 32 | u64::from(self.limit);
         mix(mix(seed[0], key), seed[1])
     }
 }
@@ -184,9 +184,9 @@ impl Key for Key6 {
     #[inline(always)]
     fn spread(&self, seed: Seed) -> u64 {
         let [a, b, c, d] = self.prefix;
-        let high = (a as u64) << 32 | b as u64;
-        let low = (c as u64) << 32 | d as u64;
-        mix(mix(mix(seed[0], high), low), seed[1] ^ self.limit as u64)
+        let high = u64::from(a) << 32 | u64::from(b);
+        let low = u64::from(c) << 32 | u64::from(d);
+        mix(mix(mix(seed[0], high), low), seed[1] ^ u64::from(self.limit))
     }
 }
 

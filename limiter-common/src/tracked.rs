@@ -67,7 +67,7 @@ impl Place {
     pub const fn of(spread: u64) -> Self {
         // Bits 32 and up choose the home CPU.
         let bit = ((spread >> 15 & 0xffff) * KEY_BITS as u64) >> 16;
-        Self { word: (spread & (WORDS - 1) as u64) as u32, bit: 1 << bit }
+        Self { word: (spread & 0xffff_ffff) as u32 & (WORDS - 1), bit: 1 << bit }
     }
 
     /// The entry of `TRACKED`, below [`WORDS`].

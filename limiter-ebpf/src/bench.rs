@@ -110,7 +110,7 @@ fn plain_source4(ctx: XdpContext) -> u32 {
 }
 
 /// Bytes of the longest packet that [`replay`] writes.
-const LONGEST: usize = 2048;
+const LONGEST: u32 = 2048;
 
 /// A packet and when it comes.
 #[derive(Clone, Copy)]
@@ -121,7 +121,7 @@ struct Recorded {
     /// Bytes of the packet, at least 14.
     length: u32,
     _padding: u32,
-    bytes: [u8; LONGEST],
+    bytes: [u8; LONGEST as usize],
 }
 
 /// The packets of [`replay`], in order.
@@ -160,12 +160,12 @@ fn replay(ctx: XdpContext) -> u32 {
     // SAFETY: a map value.
     unsafe { *tick = packet.time[1] };
     let length = packet.length;
-    if length == 0 || length > LONGEST as u32 {
+    if length == 0 || length > LONGEST {
         return XDP_ABORTED;
     }
     // SAFETY: the context is the one that the kernel passed in.
-    let present = unsafe { bpf_xdp_get_buff_len(ctx.ctx) };
-    let change = length as i32 - present as i32;
+    let present = (unsafe { bpf_xdp_get_buff_len(ctx.ctx) } & 0xffff_ffff) as u32;
+    let change = length.wrapping_sub(present).cast_signed();
     // SAFETY: as above.
     if unsafe { bpf_xdp_adjust_tail(ctx.ctx, change) } != 0 {
         return XDP_ABORTED;
@@ -214,9 +214,9 @@ fn minimal(ctx: &XdpContext, offset: usize) -> u32 {
     let source = unsafe { (address as *const u32).read_unaligned() };
     // SAFETY: takes nothing.
     let now = unsafe { bpf_ktime_get_ns() };
-    let Some(bucket) = MINIMAL.get_ptr_mut(&source) else {
+    let Some(bucket) = MINIMAL.get_ptr_mut(source) else {
         // A full table evicts; what fails is denied.
-        return match MINIMAL.insert(&source, &(now + INTERVAL_NS), BPF_NOEXIST.into()) {
+        return match MINIMAL.insert(source, now + INTERVAL_NS, BPF_NOEXIST.into()) {
             Ok(()) => XDP_PASS,
             Err(_) => XDP_DROP,
         };
