@@ -16,3 +16,4 @@ pub mod server;
 pub mod service;
 pub mod sizing;
 pub mod sockets;
+mod trouble;

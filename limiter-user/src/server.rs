@@ -133,7 +133,7 @@ async fn watch_attachments(shared: &Shared) {
     let mut ticks = tokio::time::interval(WATCH_INTERVAL);
     loop {
         ticks.tick().await;
-        let look = |service: &mut Option<Service>| running(service)?.attachment_problems();
+        let look = |service: &mut Option<Service>| running(service)?.watch();
         // The next look is not far.
         let Ok(problems) = shared.run(look).await else {
             continue;
@@ -256,17 +256,9 @@ async fn change(
     let Json(change) = body.map_err(|error| invalid(&error.body_text()))?;
     let work = move |service: &mut Option<Service>| {
         let limits = running(service)?.change(&policy, &change)?;
-        for limit in &limits.policies {
-            tracing::info!(
-                uid = peer.uid,
-                pid = peer.pid,
-                policy = limit.name,
-                rate = limit.rate,
-                burst = limit.burst,
-                mode = limit.mode,
-                "limit changed"
-            );
-        }
+        // What was asked for, as it was written.
+        let asked = serde_json::to_string(&change).unwrap_or_default();
+        tracing::info!(uid = peer.uid, pid = peer.pid, policy, change = asked, "limit changed");
         Ok(limits)
     };
     answer(shared.run(work).await)

@@ -2,10 +2,7 @@
 
 use std::time::Instant;
 
-use limiter_common::{
-    stats::NO_POLICY,
-    verdict::{Reason, Verdict},
-};
+use limiter_common::{stats::NO_POLICY, verdict::Verdict};
 
 use crate::{
     api::{self, SCHEMA_VERSION},
@@ -13,6 +10,7 @@ use crate::{
     interface::{self, Interface},
     plane::{self, Attached, Plane},
     policies::{Allowance, AllowanceChange, Change, Limit, Mode, Policies},
+    trouble::{self, Counts, Trouble},
 };
 
 /// The running shield.
@@ -20,13 +18,15 @@ pub struct Service {
     plane: Plane,
     policies: Policies,
     started: Instant,
+    trouble: Trouble,
 }
 
 impl Service {
     /// A service over a plane on which these policies are in force.
     #[must_use]
     pub fn new(plane: Plane, policies: Policies) -> Self {
-        Self { plane, policies, started: Instant::now() }
+        let started = Instant::now();
+        Self { plane, policies, started, trouble: Trouble::new(started) }
     }
 
     /// Takes the protection off; says from which interfaces.
@@ -43,11 +43,15 @@ impl Service {
         self.started.elapsed().as_secs()
     }
 
-    /// Interfaces that are not protected as they should be, one sentence each.
+    /// Looks after the shield, which is to be done every few seconds. Says
+    /// which interfaces are not protected as they should be, one sentence
+    /// each.
     ///
     /// # Errors
     /// The kernel does not answer.
-    pub fn attachment_problems(&self) -> Result<Vec<String>> {
+    pub fn watch(&mut self) -> Result<Vec<String>> {
+        let trouble = self.trouble()?;
+        self.trouble.note(Instant::now(), trouble);
         let now = interface::all()?;
         Ok(self.plane.attached().filter_map(|attached| problem(&attached, &now)).collect())
     }
@@ -71,9 +75,7 @@ impl Service {
                 program_id: attached.program_id,
             });
         }
-        for (reason, packets) in self.trouble()? {
-            problems.push(format!("{packets} packets met trouble: {}", reason.name()));
-        }
+        problems.extend(self.trouble.problems(self.trouble()?));
         let (sizing, gate) = (self.plane.sizing(), self.policies.gate());
         Ok(api::Status {
             schema_version: SCHEMA_VERSION,
@@ -99,17 +101,14 @@ impl Service {
     }
 
     /// Packets under each reason that means trouble of our own.
-    fn trouble(&self) -> Result<Vec<(Reason, u64)>> {
-        let mut trouble = Vec::new();
-        for reason in Reason::ALL.into_iter().filter(|reason| reason.is_trouble()) {
-            let mut packets = 0;
-            for at in 0..self.plane.attached().count() {
-                let counts = self.plane.counts(at, self.policy_count())?;
-                let counts = counts.into_iter().filter(|count| count.reason == reason);
-                packets += counts.map(|count| count.counter.packets).sum::<u64>();
-            }
-            if packets > 0 {
-                trouble.push((reason, packets));
+    fn trouble(&self) -> Result<Counts> {
+        let mut trouble = trouble::NONE;
+        for at in 0..self.plane.attached().count() {
+            for count in self.plane.counts(at, self.policy_count())? {
+                let sum = trouble.iter_mut().find(|(reason, _)| *reason == count.reason);
+                if let Some((_, packets)) = sum {
+                    *packets += count.counter.packets;
+                }
             }
         }
         Ok(trouble)

@@ -106,6 +106,11 @@ impl Daemon {
         [policy.passed.packets, policy.dropped.packets, policy.would_drop.packets]
     }
 
+    /// Number of its process.
+    pub fn pid(&mut self) -> u32 {
+        self.process.child().id()
+    }
+
     /// Sends the daemon a signal.
     pub fn signal(&mut self, signal: Signal) {
         self.process.signal(signal);

@@ -78,6 +78,11 @@ fn nonsense_is_refused_with_a_mend() {
         ("--iface eth0 --max-sources 5", 6, &["1024", "16777216"]),
         ("--iface eth0 --max-sources many", 6, &["'many'"]),
         ("--iface eth0 --max-sources -1", 6, &["'-1'"]),
+        ("--iface eth0 --memory 64", 6, &["'64'", "64KiB"]),
+        ("--iface eth0 --memory 1kB", 6, &["1000 bytes", "MiB to"]),
+        ("--iface eth0 --memory 1MiB --max-sources 2048", 2, &["--memory", "--max-sources"]),
+        ("--iface eth0 --new-sources 0", 6, &["'0'", "1/day"]),
+        ("--iface eth0 --untracked fast", 6, &["'fast'"]),
         ("--iface eth0 --burst 5", 2, &["--rate"]),
         ("--iface eth0 --xdp-mode quick", 2, &["native", "generic"]),
         ("--bogus", 2, &["--bogus"]),
@@ -223,6 +228,9 @@ fn json_holds_the_fields_that_scripts_rely_on() {
             ("/confirm/deadline_seconds", '0'),
             ("/memory/maps_bytes", 'n'),
             ("/memory/max_sources", 'n'),
+            ("/memory/cpus", 'n'),
+            ("/new_sources/tracked_per_second", 'n'),
+            ("/new_sources/untracked_per_second", 'n'),
             ("/health", 's'),
             ("/problems", 'a'),
         ],
@@ -339,6 +347,58 @@ fn limits_are_changed_or_refused_whole() {
     let changes: Vec<_> = log.lines().filter(|line| line.contains("limit changed")).collect();
     assert_eq!(changes.len(), 2, "{log}");
     assert!(changes[0].contains("uid=0") && changes[0].contains("pid="), "{log}");
+}
+
+#[test]
+fn limits_of_every_level_come_and_go() {
+    let (host, _other) = host();
+    let sized = "--memory 8MiB --new-sources 5k --untracked 10k";
+    let daemon = Daemon::start(&host, &format!("--iface eth0 {sized}"));
+    let status = daemon.status();
+    let new_sources = status.new_sources;
+    assert_eq!((new_sources.tracked_per_second, new_sources.untracked_per_second), (5e3, 10e3));
+    assert!(status.memory.maps_bytes < 12 << 20, "{}", status.memory.maps_bytes);
+    let shown = || daemon.limits().policies.into_iter().find(|it| it.name == "udp").expect("udp");
+    let before = shown();
+    assert_eq!((&before.bandwidth, &before.per_prefix, &before.total), (&None, &None, &None));
+    let _answer = daemon.ask(
+        "limit set udp --bandwidth 80Mbit/s --bandwidth-burst 1MiB --per-prefix-rate 50k \
+         --total-rate 500k --total-burst 1M --total-bandwidth 1GB/s --strict true",
+    );
+    let now = shown();
+    assert_eq!(
+        (now.bandwidth_bytes_per_second, now.bandwidth_burst_bytes, now.strict),
+        (Some(1e7), Some(1 << 20), true)
+    );
+    let prefix = now.per_prefix.expect("a limit of each prefix");
+    assert_eq!((prefix.ipv4, prefix.ipv6), (24, 48));
+    assert_eq!((prefix.limit.rate_per_second, prefix.limit.burst), (Some(5e4), Some(50_000)));
+    let total = now.total.expect("a limit of all");
+    assert_eq!((total.rate_per_second, total.burst), (Some(5e5), Some(1_000_000)));
+    assert_eq!(total.bandwidth_bytes_per_second, Some(1e9));
+    assert_eq!((now.rate, now.burst), (before.rate.clone(), before.burst));
+    let text = daemon.ask("limit show udp");
+    for word in ["10MB/s", "/24 or /48", "host", "500k/s", "strict"] {
+        assert!(text.contains(word), "'{word}' is not in\n{text}");
+    }
+    let generation = daemon.status().generation;
+    for (arguments, word) in [
+        ("--bandwidth 10", "10MB/s"),
+        ("--bandwidth 1MB/s --bandwidth-burst 100B", "1514"),
+        ("--total-burst 5k --total-rate off", "rate"),
+        ("--per-prefix-bandwidth-burst 1MB", "bandwidth"),
+        ("--total-rate never", "never"),
+    ] {
+        let output = daemon.ctl(&format!("limit set udp {arguments}"));
+        assert_eq!(output.status.code(), Some(6), "{arguments}: {}", stderr(&output));
+        assert!(stderr(&output).contains(word), "{arguments}: {}", stderr(&output));
+    }
+    assert_eq!(daemon.status().generation, generation);
+    let _answer = daemon.ask(
+        "limit set udp --bandwidth off --per-prefix-rate off --total-rate off \
+         --total-bandwidth off --strict false",
+    );
+    assert_eq!(shown(), before);
 }
 
 #[test]

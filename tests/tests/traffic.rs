@@ -258,6 +258,74 @@ fn counters_equal_what_the_sender_sent() {
     assert!((0.95..=1.05).contains(&(passed as f64 / ideal)), "{passed} of {ideal}");
 }
 
+/// Sources that nobody can limit one by one: each sends a packet or two. Those
+/// who were there before notice nothing.
+#[test]
+fn a_flood_of_spoofed_sources_is_cut_to_the_cap() {
+    for mode in ["native", "generic"] {
+        let net = Net::new();
+        let _server = Server::start(&net.server, 1024);
+        let gate = "--new-sources 1k --untracked 2k";
+        let arguments = format!("--iface {IFACE} --xdp-mode {mode} {gate}");
+        let daemon = Daemon::start(&net.server, &arguments);
+        let client = Client::start(&net.client, server_address(false), 20);
+        std::thread::sleep(Duration::from_millis(500));
+        let frames = (0..50_000u32).map(|n| {
+            let [_, b, c, d] = n.wrapping_mul(2_654_435_761).to_be_bytes();
+            let source = format!("{}.{b}.{c}.{d}", 1 + n % 223);
+            addressed(&net, Ipv4::new(&source, SERVER4).next(17, &Udp::new(4000, 9).payload(18)))
+        });
+        let per_second = 50_000;
+        let count = per_second * flood_seconds();
+        let load = Load { frames: frames.collect(), count, per_second };
+        let sent = generate(&net.attacker, load);
+        let time = sent.time.as_secs_f64();
+        let outcomes = client.finish();
+        let (times, failed) = summary(&outcomes);
+        assert_eq!(failed, 0, "{mode}: the polite client lost requests");
+        assert!(times.len() as u64 >= 15 * flood_seconds());
+        let stats = daemon.stats();
+        let packets = |name: &str| -> u64 {
+            stats.reasons.iter().filter(|it| it.reason == name).map(|it| it.packets).sum()
+        };
+        let (untracked, cut) = (packets("untracked"), packets("new_source_rate"));
+        let [passed, dropped, _] = daemon.policy("udp");
+        println!("{mode}: {} sent, {untracked} untracked, {passed} passed, {cut} cut", sent.frames);
+        assert_eq!(passed + dropped, sent.frames);
+        assert_eq!(cut, dropped);
+        // The cap and its burst of a tenth of a second; buckets for 1,000/s.
+        let cap = 200.0 + 2_000.0 * time + 128.0;
+        assert!(untracked as f64 <= cap, "{mode}: {untracked} of {cap}");
+        assert!(untracked as f64 >= 0.9 * 2_000.0 * time, "{mode}: {untracked} of {cap}");
+        let tracked = (passed - untracked) as f64;
+        // Each source that has a bucket comes again once the list is through.
+        let again = 1.0 + (sent.frames / 50_000) as f64;
+        let buckets = 1_000.0 + 1_000.0 * time + 128.0;
+        assert!(tracked <= again * buckets, "{mode}: {tracked} of {buckets} sources");
+    }
+}
+
+/// Bytes are limited as packets are.
+#[test]
+fn a_bandwidth_is_kept() {
+    let net = Net::new();
+    let daemon = Daemon::start(&net.server, &format!("--iface {IFACE}"));
+    let _answer = daemon.ask("limit set udp --bandwidth 1MB/s --bandwidth-burst 100kB");
+    let frame =
+        addressed(&net, Ipv4::new(ATTACKER4, SERVER4).next(17, &Udp::new(1, 9).payload(958)));
+    assert_eq!(frame.len(), 1000);
+    let load = Load { frames: vec![frame], count: 15_000, per_second: 5_000 };
+    let sent = generate(&net.attacker, load);
+    let stats = daemon.stats();
+    let policy = stats.policies.iter().find(|policy| policy.name == "udp").expect("the policy");
+    let ideal = 1e5 + 1e6 * sent.time.as_secs_f64();
+    let share = policy.passed.bytes as f64 / ideal;
+    assert!((0.95..=1.05).contains(&share), "{} bytes of {ideal}", policy.passed.bytes);
+    let cut = stats.reasons.iter().find(|it| it.reason == "source_bandwidth").expect("the reason");
+    assert_eq!(cut.packets, policy.dropped.packets);
+    assert_eq!(policy.passed.packets + policy.dropped.packets, sent.frames);
+}
+
 /// The limit is changed four times under one flood. Each takes effect, and at
 /// no moment does more pass than the limits allow.
 #[test]

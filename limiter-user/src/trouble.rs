@@ -1,0 +1,93 @@
+//! Packets that met trouble of our own, as long as it is news.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use limiter_common::verdict::Reason;
+
+/// For how long trouble is reported after it is over.
+const WINDOW: Duration = Duration::from_secs(60);
+/// Time between two samples that are kept.
+const STEP: Duration = Duration::from_secs(5);
+
+/// Counts of the reasons that mean trouble, since the load.
+pub(crate) type Counts = [(Reason, u64); 3];
+
+/// No packet yet.
+pub(crate) const NONE: Counts =
+    [(Reason::MapFull, 0), (Reason::Contended, 0), (Reason::Internal, 0)];
+
+/// What was counted in the last minute.
+#[derive(Debug)]
+pub(crate) struct Trouble {
+    /// The oldest first; one of them at least as old as the window, if the
+    /// daemon is.
+    samples: VecDeque<(Instant, Counts)>,
+}
+
+impl Trouble {
+    /// Since now, from nothing.
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { samples: VecDeque::from([(now, NONE)]) }
+    }
+
+    /// Notes what is counted now.
+    pub(crate) fn note(&mut self, now: Instant, counts: Counts) {
+        if self.samples.back().is_some_and(|(then, _)| now.duration_since(*then) < STEP) {
+            return;
+        }
+        self.samples.push_back((now, counts));
+        let is_old = |sample: &(Instant, Counts)| now.duration_since(sample.0) >= WINDOW;
+        while self.samples.get(1).is_some_and(is_old) {
+            self.samples.pop_front();
+        }
+    }
+
+    /// What is wrong if so much is counted now, one sentence each.
+    pub(crate) fn problems(&self, counts: Counts) -> Vec<String> {
+        let before = self.samples.front().map_or(NONE, |(_, counts)| *counts);
+        let news = counts.into_iter().zip(before);
+        news.filter(|((_, now), (_, then))| now > then)
+            .map(|((reason, now), (_, then))| sentence(reason, now - then))
+            .collect()
+    }
+}
+
+fn sentence(reason: Reason, packets: u64) -> String {
+    let what = match reason {
+        Reason::MapFull => {
+            "found no room in the table of sources, and share the limit of untracked ones; raise \
+             --max-sources"
+        }
+        Reason::Contended => "were dropped because CPUs contended for one bucket",
+        _ => "passed because no rules were in force; restart limiterd",
+    };
+    format!("{packets} packets of the last minute {what}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_is_news_for_a_minute() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let full = |packets| [(Reason::MapFull, packets), NONE[1], NONE[2]];
+        let mut trouble = Trouble::new(start);
+        assert!(trouble.problems(NONE).is_empty());
+        for second in (0..600u64).step_by(2) {
+            // From the 100th second to the 200th, one packet each.
+            let counted = full(u64::min(second.saturating_sub(100), 100));
+            trouble.note(at(second), counted);
+            let problems = trouble.problems(counted);
+            let expected = second > 100 && second < 260;
+            assert_eq!(!problems.is_empty(), expected, "second {second}: {problems:?}");
+            assert!(trouble.samples.len() < 16);
+        }
+        let problems = trouble.problems(full(107));
+        assert!(problems[0].starts_with("7 packets of the last minute found no room"));
+    }
+}
