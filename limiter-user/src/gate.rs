@@ -14,8 +14,11 @@ const MOST_NEW_SOURCES: u32 = 20_000;
 /// arrives: a bucket survives half a table of inserts, and so long takes the
 /// budget for them, burst included.
 const KEPT_SECONDS: u32 = 3;
-/// Packets per second of untracked sources unless the operator says otherwise.
-const UNTRACKED: &str = "200k/s";
+/// Packets per second of untracked sources unless the operator says otherwise:
+/// for each CPU, and at most. A CPU answers some 150,000 SYN packets/s; a sixth
+/// of it may go to strangers.
+const UNTRACKED_PER_CPU: u32 = 25_000;
+const MOST_UNTRACKED: u32 = 200_000;
 /// A cell's share of that: one /24 or /48 in a flood takes half a percent.
 const CELLS_IN_CAP: u32 = 200;
 /// The cap's burst is this part of a second.
@@ -40,8 +43,9 @@ impl Gate {
 
     /// Packets of untracked sources per time.
     #[must_use]
-    pub fn untracked(&self) -> PacketRate {
-        self.untracked.unwrap_or_else(|| UNTRACKED.parse().expect("a rate in range"))
+    pub fn untracked(&self, cpus: u32) -> PacketRate {
+        let all = UNTRACKED_PER_CPU.saturating_mul(cpus);
+        self.untracked.unwrap_or_else(|| per_second(all.min(MOST_UNTRACKED)))
     }
 
     /// The gate as the packet path reads it.
@@ -50,7 +54,7 @@ impl Gate {
     /// Never for rates in range.
     pub fn compile(&self, sizing: Sizing) -> Result<Compiled> {
         let new_sources = self.new_sources(sizing.max_sources);
-        let untracked = self.untracked();
+        let untracked = self.untracked(sizing.cpus);
         let cell = share(untracked, CELLS_IN_CAP);
         Compiled::compile(
             Flow { rate: new_sources.0, burst: new_sources.one_second().0 },

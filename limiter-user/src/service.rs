@@ -93,7 +93,7 @@ impl Service {
             },
             new_sources: api::NewSources {
                 tracked_per_second: gate.new_sources(sizing.max_sources).per_second(),
-                untracked_per_second: gate.untracked().per_second(),
+                untracked_per_second: gate.untracked(sizing.cpus).per_second(),
             },
             health: if problems.is_empty() { "ok" } else { "degraded" }.into(),
             problems,

@@ -8,6 +8,7 @@ use std::{
 };
 
 use aya::programs::{Xdp, XdpMode};
+use limiter_common::ABI_VERSION;
 use limiter_tests::{
     daemon::{Daemon, ctl},
     host::{Host, Running, binary},
@@ -547,13 +548,14 @@ fn a_closed_log_breaks_nothing() {
 #[test]
 fn foreign_files_are_left_alone() {
     let (host, _other) = host();
-    let shell = |script: &'static str| {
+    let shell = |script: &str| {
         let output = host.command("sh").args(["-c", script]).output().expect("sh");
         assert!(output.status.success(), "{script}: {}", stderr(&output));
         stdout(&output)
     };
     shell("mkdir -p /run/a/v1 /run/a/new; echo x > /run/a/v1/link-eth0; echo x > /run/a/file");
-    shell("echo x > /run/a/ro.sock; mkdir -p /sys/fs/bpf/limiterd/v1/junk");
+    let junk = format!("/sys/fs/bpf/limiterd/v{ABI_VERSION}/junk");
+    shell(&format!("echo x > /run/a/ro.sock; mkdir -p {junk}"));
     let before = shell("find /run/a | sort");
     for (arguments, code) in [
         ("--detach --pin-dir /run/a", 1),
@@ -570,7 +572,7 @@ fn foreign_files_are_left_alone() {
         assert!(!links.contains("prog/xdp"), "limiterd {arguments} left its program");
     }
     assert_eq!(shell("find /run/a | sort"), before);
-    shell("test -d /sys/fs/bpf/limiterd/v1/junk && rm -r /sys/fs/bpf/limiterd/v1/junk");
+    shell(&format!("test -d {junk} && rm -r {junk}"));
     shell("ln -s /run/a /sys/fs/bpf/limiterd/new 2>/dev/null; true");
     assert!(limiterd(&host, "--detach").status.success());
     assert_eq!(shell("find /run/a | sort"), before);

@@ -192,7 +192,8 @@ fn survive(family: Family, aim: Aim) {
     let within = |rate: limiter_user::rate::PacketRate, burst: f64| {
         burst + rate.per_second() * passed * 1.001 + f64::from(64 * cpus())
     };
-    let cap = within(gate.untracked(), gate.untracked().per_second() / 10.0);
+    let cap = gate.untracked(cpus());
+    let cap = within(cap, cap.per_second() / 10.0);
     assert!(untracked as f64 <= cap, "{untracked} untracked packets passed, the cap is {cap}");
     let new = within(
         gate.new_sources(sizing().max_sources),

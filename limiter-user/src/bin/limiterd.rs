@@ -73,7 +73,7 @@ struct Arguments {
     new_sources: Option<String>,
 
     /// Packets of all other new sources, per time, on the whole host
-    /// [default: 200k/s]
+    /// [default: 25k/s for each CPU, at most 200k/s]
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     untracked: Option<String>,
 
@@ -259,7 +259,7 @@ fn announce(plane: &Plane, policies: &Policies, arguments: &Arguments) {
     tracing::info!(
         "new sources: {} get a bucket, the others share {}",
         gate.new_sources(sizing.max_sources),
-        gate.untracked()
+        gate.untracked(sizing.cpus)
     );
     for limit in policies.limits() {
         if let Some((rate, burst)) = limit.source.packets {
