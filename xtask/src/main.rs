@@ -3,6 +3,7 @@
 mod apt;
 mod compiler;
 mod doctor;
+mod fuzz;
 mod install;
 mod linker;
 mod run;
@@ -61,6 +62,12 @@ enum Command {
         #[arg(last = true)]
         more: Vec<String>,
     },
+    /// Fuzz the parser, guided by coverage
+    Fuzz {
+        /// For how long
+        #[arg(long, default_value_t = 60)]
+        seconds: u32,
+    },
     /// Install the release binaries and shell completions
     Install {
         /// Where to
@@ -95,6 +102,7 @@ fn dispatch(workspace: &Path, command: Command) -> Result<()> {
         Command::Run { iface, more } => run::run(workspace, iface.as_deref(), &more),
         Command::Test { quick } => test::test(workspace, quick),
         Command::Bench { more } => run::bench(workspace, &more),
+        Command::Fuzz { seconds } => fuzz::fuzz(workspace, seconds),
         Command::Install { prefix } => install::install(workspace, &prefix),
         Command::Uninstall { prefix } => install::uninstall(&prefix),
     }

@@ -56,9 +56,27 @@ pub(crate) fn run(workspace: &Path, iface: Option<&str>, more: &[String]) -> Res
     step::become_program(&mut program)
 }
 
+/// Programs that are measured beside limiterd, and the Debian packages that
+/// have them.
+pub(crate) const PEERS: [(&str, &str); 4] = [
+    ("ip", "iproute2"),
+    ("iptables", "iptables"),
+    ("nft", "nftables"),
+    ("xdp-filter", "xdp-tools"),
+];
+
 /// Runs the benchmark.
 pub(crate) fn bench(workspace: &Path, more: &[String]) -> Result<()> {
     setup::ensure(workspace)?;
+    if is_root() && !more.iter().any(|argument| argument == "--alone") {
+        let missing = apt::ensure(&PEERS)?;
+        if !missing.is_empty() {
+            bail!(
+                "packages are missing: {}; to measure limiterd only: cargo xtask bench -- --alone",
+                missing.join(" ")
+            );
+        }
+    }
     build_of_tests(workspace, "bench")?;
     let mut program = Command::new(workspace.join("target/release/bench"));
     program.args(more);
@@ -68,9 +86,9 @@ pub(crate) fn bench(workspace: &Path, more: &[String]) -> Result<()> {
     step::become_program(&mut program)
 }
 
-fn build_of_tests(workspace: &Path, binary: &str) -> Result<()> {
+pub(crate) fn build_of_tests(workspace: &Path, binary: &str) -> Result<()> {
     let arguments = ["build", "--release", "--package", "limiter-tests", "--bin", binary];
-    step::run(&format!("building the {binary}"), cargo(workspace).args(arguments))
+    step::run(&format!("building {binary}"), cargo(workspace).args(arguments))
 }
 
 fn in_words(command: &Command) -> String {

@@ -1,12 +1,13 @@
 //! Every test, in tiers: what needs least comes first.
 
-use std::{path::Path, time::Instant};
+use std::{path::Path, process::Command, time::Instant};
 
 use anyhow::{Result, bail};
 
 use crate::{
     apt,
     bpf_toolchain::BpfToolchain,
+    fuzz,
     run::{self, Profile},
     setup,
     step::{self, cargo, is_ci, is_root},
@@ -15,6 +16,9 @@ use crate::{
 /// Programs that the tests run, and the Debian packages that have them.
 pub(crate) const TOOLS: [(&str, &str); 4] =
     [("hping3", "hping3"), ("ip", "iproute2"), ("iperf3", "iperf3"), ("ping", "iputils-ping")];
+
+/// For how long the parser is fuzzed.
+const FUZZ_SECONDS: u32 = 20;
 
 /// Runs the tiers.
 pub(crate) fn test(workspace: &Path, quick: bool) -> Result<()> {
@@ -47,7 +51,8 @@ fn obstacle_to_the_kernel() -> Result<Option<String>> {
     if !is_root() {
         return Ok(Some("they need root".to_owned()));
     }
-    let missing = apt::ensure(&TOOLS)?;
+    let tools = [&TOOLS[..], &run::PEERS, &fuzz::TOOLS].concat();
+    let missing = apt::ensure(&tools)?;
     Ok((!missing.is_empty()).then(|| format!("packages are missing: {}", missing.join(" "))))
 }
 
@@ -90,5 +95,12 @@ fn on_the_kernel(workspace: &Path, quick: bool) -> Result<()> {
         tests.env("LIMITER_QUICK", "1");
     }
     // One at a time: they measure rates.
-    step::run("program, traffic and command line", tests.args(["--", "--test-threads=1"]))
+    step::run("program, traffic and command line", tests.args(["--", "--test-threads=1"]))?;
+    if !quick {
+        fuzz::fuzz(workspace, FUZZ_SECONDS)?;
+        // No figure is judged here; it must run.
+        let mut bench = Command::new(workspace.join("target/release/bench"));
+        step::run("the benchmark, once", bench.args(["--rounds", "1"]))?;
+    }
+    Ok(())
 }
