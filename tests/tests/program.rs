@@ -2,18 +2,29 @@
 
 use std::collections::BTreeSet;
 
+use aya::{
+    EbpfLoader,
+    maps::{Array, MapData, PerCpuArray},
+    programs::{TestRun as _, TestRunOptions, Xdp},
+};
 use limiter_common::{
+    bucket::Bucket,
+    gate::{Flow, Gate},
+    limit::{Limit, Rate},
     parse::Kind,
-    policy::{Level, Ruleset, limit_number},
+    policy::{Level, Mode, Policy, Ruleset, limit_number},
     source::{Address, Key as _, Key4, Key6, SourcePrefix},
-    verdict::Reason,
+    stats::{Counter, row},
+    verdict::{Reason, Verdict},
 };
 use limiter_tests::{
     cases::{Expected, cases, one_packet_each, wide_gate},
+    machine::TICK_NS,
     program::{Program, cpus},
     sandbox,
     wire::{Ipv4, Udp},
 };
+use limiter_user::{object, plane::PROGRAM};
 
 const ETHERNET: usize = 14;
 
@@ -176,4 +187,58 @@ fn the_program_is_within_its_budget() {
     println!("{verified} instructions verified, {translated} bytes translated");
     assert!(verified < 250_000, "{verified}");
     assert!(translated < 45_000, "{translated}");
+}
+
+/// A table that never evicts, in the place of the one that does: who finds no
+/// room in it shares the cap of untracked sources, and is counted as such.
+#[test]
+fn a_table_without_room_is_neither_open_nor_closed_for_ever() {
+    const PERCPU_HASH: u32 = 5;
+    const ROOM: u32 = 2;
+    const XDP_DROP: u32 = 1;
+    const XDP_PASS: u32 = 2;
+    sandbox::enter();
+    sandbox::pin_to_cpu(0);
+    let path = std::path::Path::new(sandbox::BPF_FS).join("full");
+    let [key, value] = [size_of::<Key4>(), size_of::<Bucket>()];
+    let [key, value] = [key, value].map(|size| u32::try_from(size).unwrap());
+    let table = aya_obj::Map::new_from_params(PERCPU_HASH, key, value, ROOM, 0);
+    let table = MapData::create(table, "full", None).unwrap();
+    table.pin(&path).unwrap();
+
+    let (cpus, day) = (cpus(), Rate::packets(1, 86_400_000_000_000).unwrap());
+    let flow = |burst| Flow { rate: day, burst };
+    let gate = Gate::compile(flow(1000), flow(3), flow(3), cpus, TICK_NS).unwrap();
+    let limit = Limit::compile(day, 1, cpus, true).unwrap();
+    let mut rules = Ruleset::new(false, gate);
+    rules.set_policy(0, Policy::new(Mode::Enforce).with(Level::SourcePackets, limit));
+
+    let object = object::LIMITER.unwrap();
+    let mut loader = EbpfLoader::new();
+    let mut ebpf = loader
+        .override_global("CPUS", &cpus, true)
+        .map_pin_path("SOURCES4", &path)
+        .load(object)
+        .unwrap();
+    let mut map: Array<_, Ruleset> = ebpf.map_mut("RULES").unwrap().try_into().unwrap();
+    map.set(0, rules, 0).unwrap();
+    let program: &mut Xdp = ebpf.program_mut(PROGRAM).unwrap().try_into().unwrap();
+    program.load().unwrap();
+    let mut actions = Vec::new();
+    for n in 0..7 {
+        let frame = Ipv4::new(&format!("10.0.{n}.1"), "192.0.2.1");
+        let frame = frame.next(17, &Udp::new(1, 2).payload(18)).build();
+        let options = TestRunOptions { data_in: Some(&frame), ..TestRunOptions::default() };
+        actions.push(program.test_run(options).unwrap().return_value);
+    }
+    let [passed, dropped] = [[XDP_PASS; 5].as_slice(), &[XDP_DROP; 2]];
+    assert_eq!(actions, [passed, dropped].concat());
+    let counters: PerCpuArray<_, Counter> = ebpf.map("STATS").unwrap().try_into().unwrap();
+    let packets = |verdict, reason| -> u64 {
+        let values = counters.get(&row(0, verdict, reason), 0).unwrap();
+        values.iter().map(|counter| counter.packets).sum()
+    };
+    assert_eq!(packets(Verdict::Pass, Reason::WithinLimit), 2);
+    assert_eq!(packets(Verdict::Pass, Reason::MapFull), 3);
+    assert_eq!(packets(Verdict::Drop, Reason::MapFull), 2);
 }
