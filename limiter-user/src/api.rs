@@ -188,18 +188,9 @@ pub struct Limit {
     pub mode: String,
     /// `token-bucket`.
     pub algorithm: String,
-    /// The rate as an operator writes it; `null` for no such limit.
-    pub rate: Option<String>,
-    /// Packets per second and source.
-    pub rate_per_second: Option<f64>,
-    /// Packets in a row and source.
-    pub burst: Option<u32>,
-    /// Bytes per second and source; `null` for no such limit.
-    pub bandwidth_bytes_per_second: Option<f64>,
-    /// Bytes in a row and source; `null` for no such limit.
-    pub bandwidth_burst_bytes: Option<u64>,
-    /// The bandwidth as an operator writes it.
-    pub bandwidth: Option<String>,
+    /// What each source may send.
+    #[serde(flatten)]
+    pub source: LevelLimit,
     /// Whether no excess at all is possible.
     pub strict: bool,
     /// The limit of each wider prefix.
@@ -208,7 +199,7 @@ pub struct Limit {
     pub total: Option<LevelLimit>,
 }
 
-/// What a level beyond the single source allows; `null` for no such limit.
+/// What one level allows; `null` for no such limit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LevelLimit {
     /// The rate as an operator writes it.

@@ -155,37 +155,37 @@ impl Allowance {
     }
 
     fn change(&mut self, level: &str, change: AllowanceChange) -> Result<()> {
-        let without = |what: &str, option: &str| {
-            Error::new(Kind::Invalid, format!("there is no {what} {level} to have a burst"))
-                .hint(format!("name the {what} too, with {option}"))
-        };
-        match change.rate {
-            None => {}
-            Some(Setting::Off) => self.packets = None,
-            Some(Setting::On(rate)) => {
-                let burst = self.packets.map_or_else(|| rate.one_second(), |(_, burst)| burst);
-                self.packets = Some((rate, burst));
-            }
-        }
-        if let Some(burst) = change.burst {
-            let (_, present) = self.packets.as_mut().ok_or_else(|| without("rate", "rate"))?;
-            *present = burst;
-        }
-        match change.bandwidth {
-            None => {}
-            Some(Setting::Off) => self.bytes = None,
-            Some(Setting::On(rate)) => {
-                let burst = self.bytes.map_or_else(|| rate.one_second(), |(_, burst)| burst);
-                self.bytes = Some((rate, burst));
-            }
-        }
-        if let Some(burst) = change.bandwidth_burst {
-            let present = self.bytes.as_mut();
-            let (_, present) = present.ok_or_else(|| without("bandwidth", "bandwidth"))?;
-            *present = burst;
-        }
-        Ok(())
+        changed(&mut self.packets, change.rate, PacketRate::one_second, change.burst)
+            .ok_or_else(|| no_rate("rate", level))?;
+        changed(&mut self.bytes, change.bandwidth, Bandwidth::one_second, change.bandwidth_burst)
+            .ok_or_else(|| no_rate("bandwidth", level))
     }
+}
+
+/// Changes a rate and its burst; `None` if there is no rate to have the burst.
+fn changed<R: Copy, B: Copy>(
+    present: &mut Option<(R, B)>,
+    rate: Option<Setting<R>>,
+    one_second: fn(R) -> B,
+    burst: Option<B>,
+) -> Option<()> {
+    match rate {
+        None => {}
+        Some(Setting::Off) => *present = None,
+        Some(Setting::On(rate)) => {
+            let burst = present.map_or_else(|| one_second(rate), |(_, burst)| burst);
+            *present = Some((rate, burst));
+        }
+    }
+    if let Some(burst) = burst {
+        present.as_mut()?.1 = burst;
+    }
+    Some(())
+}
+
+fn no_rate(what: &str, level: &str) -> Error {
+    Error::new(Kind::Invalid, format!("there is no {what} {level} to have a burst"))
+        .hint(format!("name the {what} too"))
 }
 
 /// All policies in force, by index.

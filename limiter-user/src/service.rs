@@ -229,7 +229,6 @@ impl Service {
             Mode::Enforce if self.policies.observes() => Mode::Observe,
             mode => mode,
         };
-        let source = shown(limit.source);
         let (ipv4, ipv6) = limit.prefix_lengths;
         let prefix = Some(limit.prefix).filter(|prefix| *prefix != Allowance::default());
         let total = Some(limit.total).filter(|total| *total != Allowance::default());
@@ -237,12 +236,7 @@ impl Service {
             name: limit.name.clone(),
             mode: mode.name().into(),
             algorithm: "token-bucket".into(),
-            rate: source.rate,
-            rate_per_second: source.rate_per_second,
-            burst: source.burst,
-            bandwidth_bytes_per_second: source.bandwidth_bytes_per_second,
-            bandwidth_burst_bytes: source.bandwidth_burst_bytes,
-            bandwidth: source.bandwidth,
+            source: shown(limit.source),
             strict: limit.strict,
             per_prefix: prefix.map(|prefix| api::PrefixLimit { ipv4, ipv6, limit: shown(prefix) }),
             total: total.map(shown),

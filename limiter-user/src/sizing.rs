@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn the_default_fits_a_small_server_and_a_large_one() {
         for (cpus, sources, mebibytes) in
-            [(1, 262_144, 53), (2, 262_144, 61), (64, 65_536, 151), (384, 65_536, 829)]
+            [(1, 262_144, 53), (2, 262_144, 61), (64, 65_536, 148), (384, 65_536, 832)]
         {
             let sizing = Sizing::new(cpus, 1, Wish::Default).unwrap();
             assert_eq!(sizing.max_sources, sources, "{cpus} CPUs");

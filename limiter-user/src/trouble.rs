@@ -83,8 +83,12 @@ mod tests {
             let counted = full(u64::min(second.saturating_sub(100), 100));
             trouble.note(at(second), counted);
             let problems = trouble.problems(counted);
-            let expected = second > 100 && second < 260;
-            assert_eq!(!problems.is_empty(), expected, "second {second}: {problems:?}");
+            match second {
+                102..260 => assert!(!problems.is_empty(), "second {second}"),
+                // The sample before it may be so much older.
+                260..266 => {}
+                _ => assert!(problems.is_empty(), "second {second}: {problems:?}"),
+            }
             assert!(trouble.samples.len() < 16);
         }
         let problems = trouble.problems(full(107));

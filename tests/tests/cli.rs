@@ -299,11 +299,11 @@ fn limits_are_changed_or_refused_whole() {
     let daemon = Daemon::start(&host, "--iface eth0 --rate 1k --burst 2k");
     let limit = || daemon.limits().policies.remove(0);
     let _answer = daemon.ask("limit set default --rate 90/m");
-    assert_eq!((limit().rate_per_second, limit().burst), (Some(1.5), Some(2_000)));
+    assert_eq!((limit().source.rate_per_second, limit().source.burst), (Some(1.5), Some(2_000)));
     let _answer = daemon.ask("limit set default --burst 7 --mode observe");
     let now = limit();
     assert_eq!(
-        (now.rate_per_second, now.burst, now.mode.as_str()),
+        (now.source.rate_per_second, now.source.burst, now.mode.as_str()),
         (Some(1.5), Some(7), "observe")
     );
     for (arguments, code, word) in [
@@ -361,14 +361,17 @@ fn limits_of_every_level_come_and_go() {
     assert!(status.memory.maps_bytes < 12 << 20, "{}", status.memory.maps_bytes);
     let shown = || daemon.limits().policies.into_iter().find(|it| it.name == "udp").expect("udp");
     let before = shown();
-    assert_eq!((&before.bandwidth, &before.per_prefix, &before.total), (&None, &None, &None));
+    assert_eq!(
+        (&before.source.bandwidth, &before.per_prefix, &before.total),
+        (&None, &None, &None)
+    );
     let _answer = daemon.ask(
         "limit set udp --bandwidth 80Mbit/s --bandwidth-burst 1MiB --per-prefix-rate 50k \
          --total-rate 500k --total-burst 1M --total-bandwidth 1GB/s --strict true",
     );
     let now = shown();
     assert_eq!(
-        (now.bandwidth_bytes_per_second, now.bandwidth_burst_bytes, now.strict),
+        (now.source.bandwidth_bytes_per_second, now.source.bandwidth_burst_bytes, now.strict),
         (Some(1e7), Some(1 << 20), true)
     );
     let prefix = now.per_prefix.expect("a limit of each prefix");
@@ -377,7 +380,7 @@ fn limits_of_every_level_come_and_go() {
     let total = now.total.expect("a limit of all");
     assert_eq!((total.rate_per_second, total.burst), (Some(5e5), Some(1_000_000)));
     assert_eq!(total.bandwidth_bytes_per_second, Some(1e9));
-    assert_eq!((now.rate, now.burst), (before.rate.clone(), before.burst));
+    assert_eq!((&now.source.rate, now.source.burst), (&before.source.rate, before.source.burst));
     let text = daemon.ask("limit show udp");
     for word in ["10MB/s", "/24 or /48", "host", "500k/s", "strict"] {
         assert!(text.contains(word), "'{word}' is not in\n{text}");

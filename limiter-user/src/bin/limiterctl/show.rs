@@ -74,17 +74,9 @@ pub(crate) fn stats(stats: &Stats) -> String {
 pub(crate) fn limits(limits: &Limits) -> String {
     let mut table = numbers(&["policy", "for each", "rate", "burst", "bandwidth", "burst", "mode"]);
     for limit in &limits.policies {
-        let source = LevelLimit {
-            rate: limit.rate.clone(),
-            rate_per_second: limit.rate_per_second,
-            burst: limit.burst,
-            bandwidth: limit.bandwidth.clone(),
-            bandwidth_bytes_per_second: limit.bandwidth_bytes_per_second,
-            bandwidth_burst_bytes: limit.bandwidth_burst_bytes,
-        };
         let strict = if limit.strict { ", strict" } else { "" };
         let mode = format!("{}{strict}", limit.mode);
-        table.add_row(level(&limit.name, "source", &source, &mode));
+        table.add_row(level(&limit.name, "source", &limit.source, &mode));
         if let Some(prefix) = &limit.per_prefix {
             let lengths = format!("/{} or /{}", prefix.ipv4, prefix.ipv6);
             table.add_row(level("", &lengths, &prefix.limit, ""));
