@@ -1,6 +1,7 @@
 //! Builds, runs and tests limiterd, and sets up first what that needs.
 
 mod apt;
+mod cache;
 mod compiler;
 mod doctor;
 mod install;
