@@ -4,6 +4,7 @@ mod apt;
 mod cache;
 mod compiler;
 mod doctor;
+mod goodput;
 mod install;
 mod linker;
 mod run;
@@ -62,6 +63,12 @@ enum Command {
         #[arg(last = true)]
         more: Vec<String>,
     },
+    /// Measure what a polite client gets under floods; needs root
+    Goodput {
+        /// Arguments for the measurement
+        #[arg(last = true)]
+        more: Vec<String>,
+    },
     /// Install the release binaries and shell completions
     Install {
         /// Where to
@@ -96,6 +103,7 @@ fn dispatch(workspace: &Path, command: Command) -> Result<()> {
         Command::Run { iface, more } => run::run(workspace, iface.as_deref(), &more),
         Command::Test { quick } => test::test(workspace, quick),
         Command::Bench { more } => run::bench(workspace, &more),
+        Command::Goodput { more } => goodput::goodput(workspace, &more),
         Command::Install { prefix } => install::install(workspace, &prefix),
         Command::Uninstall { prefix } => install::uninstall(&prefix),
     }

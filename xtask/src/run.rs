@@ -68,7 +68,8 @@ pub(crate) fn bench(workspace: &Path, more: &[String]) -> Result<()> {
     step::become_program(&mut program)
 }
 
-fn build_of_tests(workspace: &Path, binary: &str) -> Result<()> {
+/// Builds a binary of the tests.
+pub(crate) fn build_of_tests(workspace: &Path, binary: &str) -> Result<()> {
     let arguments = ["build", "--release", "--package", "limiter-tests", "--bin", binary];
     step::run(&format!("building the {binary}"), cargo(workspace).args(arguments))
 }
