@@ -160,12 +160,16 @@ impl Host {
     /// If there is no such interface.
     #[must_use]
     pub fn packets(&self, interface: &str) -> Packets {
-        let read = |direction: &str| {
-            let path = format!("/sys/class/net/{interface}/statistics/{direction}_packets");
+        let read = |counter: &str| {
+            let path = format!("/sys/class/net/{interface}/statistics/{counter}");
             let text = self.call(move || std::fs::read_to_string(path));
             text.expect("statistics").trim().parse().expect("a number")
         };
-        Packets { sent: read("tx"), received: read("rx") }
+        Packets {
+            sent: read("tx_packets"),
+            received: read("rx_packets"),
+            unsent: read("tx_dropped"),
+        }
     }
 
     /// The hardware address of an interface.
@@ -198,6 +202,8 @@ pub struct Packets {
     pub sent: u64,
     /// Those it received.
     pub received: u64,
+    /// Those it dropped instead of sending them.
+    pub unsent: u64,
 }
 
 impl NameSpaces {

@@ -3,6 +3,7 @@
 pub mod cases;
 pub mod daemon;
 pub mod front;
+pub mod goodput;
 pub mod host;
 pub mod machine;
 pub mod mutate;

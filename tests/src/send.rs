@@ -41,18 +41,22 @@ pub struct Sent {
 pub fn send(interface: &str, load: &Load, stop: impl Fn() -> bool) -> io::Result<Sent> {
     let socket = open(interface)?;
     let start = Instant::now();
-    let mut frames = 0;
+    // Those that were dropped at once have had their time, too.
+    let (mut frames, mut dropped) = (0, 0);
     let mut turn = load.frames.iter().cycle();
     while frames < load.count && start.elapsed() < MOST_TIME && !stop() {
         // Behind the pace by as many as are due now.
         let due = start.elapsed().as_micros() * u128::from(load.per_second) / 1_000_000 + 1;
-        let due = u64::try_from(due).unwrap_or(u64::MAX).min(load.count);
-        if due <= frames {
+        let due = u64::try_from(due).unwrap_or(u64::MAX).saturating_sub(frames + dropped);
+        let due = due.min(load.count - frames);
+        if due == 0 {
             std::thread::sleep(Duration::from_micros(200));
             continue;
         }
-        let batch = usize::try_from(due - frames).unwrap_or(BATCH).min(BATCH);
-        frames += send_batch(&socket, turn.by_ref().take(batch))?;
+        let batch = usize::try_from(due).unwrap_or(BATCH).min(BATCH);
+        let taken = send_batch(&socket, turn.by_ref().take(batch))?;
+        dropped += u64::from(taken < batch as u64);
+        frames += taken;
     }
     Ok(Sent { frames, time: start.elapsed() })
 }
@@ -65,6 +69,22 @@ fn open(interface: &str) -> io::Result<OwnedFd> {
     }
     // SAFETY: just made, and owned by nobody else.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // Frames that wait in a queue further on must not hold the sender back.
+    let room: libc::c_int = 64 << 20;
+    let length = u32::try_from(size_of_val(&room)).map_err(io::Error::other)?;
+    // SAFETY: an integer of the stated length.
+    let set = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_SNDBUFFORCE,
+            (&raw const room).cast(),
+            length,
+        )
+    };
+    if set != 0 {
+        return Err(io::Error::last_os_error());
+    }
     let name = CString::new(interface)?;
     // SAFETY: a string that ends in a zero.
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };

@@ -1,15 +1,11 @@
 //! bpf-linker: finding one for a compiler, and building one.
 
-use std::{
-    env,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result, anyhow};
 
 use crate::{
-    apt,
+    apt, cache,
     compiler::major_minor,
     step::{self, output},
 };
@@ -28,7 +24,7 @@ pub(crate) struct Linker {
 
 /// The one on the path, and those that were built here earlier.
 pub(crate) fn all() -> Vec<Linker> {
-    let built = cache().ok().and_then(|cache| std::fs::read_dir(cache).ok());
+    let built = cache::directory().ok().and_then(|cache| std::fs::read_dir(cache).ok());
     let built = built.into_iter().flatten().flatten();
     let built = built.map(|directory| directory.path().join("bin/bpf-linker"));
     which::which("bpf-linker").into_iter().chain(built).filter_map(inspect).collect()
@@ -50,15 +46,6 @@ fn inspect(path: PathBuf) -> Option<Linker> {
 fn llvm_version(text: &str) -> Option<u32> {
     let (_, version) = text.split_once("LLVM version ")?;
     major_minor(version).map(|(major, _)| major)
-}
-
-/// Where linkers are built; outside of the checkout, so that the next one does
-/// not build them again.
-fn cache() -> Result<PathBuf> {
-    let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
-    let cache = cache.or_else(home).context("neither XDG_CACHE_HOME nor HOME is set")?;
-    Ok(cache.join("limiterd"))
 }
 
 fn package(llvm: u32) -> String {
@@ -93,27 +80,17 @@ pub(crate) fn build(llvm: u32) -> Result<PathBuf> {
     }
     let prefix = llvm_prefix(llvm)
         .ok_or_else(|| anyhow!("there is no bpf-linker for LLVM {llvm}; {}", mend(llvm)))?;
-    let directory = cache()?.join(format!("bpf-linker-{VERSION}-llvm{llvm}"));
+    let directory = cache::directory()?.join(format!("bpf-linker-{VERSION}-llvm{llvm}"));
     let features = format!("llvm-{llvm}");
     step::run(
         &format!("building bpf-linker {VERSION} for LLVM {llvm}: some minutes, once"),
-        Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-            .args(["install", "--quiet", "bpf-linker", "--locked", "--version", VERSION])
-            .args(["--no-default-features", "--features", &features, "--root"])
-            .arg(&directory)
-            .env("LLVM_PREFIX", prefix)
-            // cargo would advise to add the directory to the path.
-            .env("PATH", path_with(&directory.join("bin"))?),
+        cache::cargo_install("bpf-linker", VERSION, &directory)?
+            .args(["--no-default-features", "--features", &features])
+            .env("LLVM_PREFIX", prefix),
     )?;
     let built = inspect(directory.join("bin/bpf-linker"));
     let built = built.context("the bpf-linker that was built does not run")?;
     Ok(built.path)
-}
-
-fn path_with(directory: &Path) -> Result<std::ffi::OsString> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let directories = env::split_paths(&path).chain([directory.to_owned()]);
-    env::join_paths(directories).context("PATH is damaged")
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
 //! Builds, runs and tests limiterd, and sets up first what that needs.
 
 mod apt;
+mod cache;
 mod compiler;
 mod doctor;
 mod fuzz;
+mod goodput;
 mod install;
 mod linker;
 mod run;
@@ -68,6 +70,12 @@ enum Command {
         #[arg(long, default_value_t = 60)]
         seconds: u32,
     },
+    /// Measure what a polite client gets under floods; needs root
+    Goodput {
+        /// Arguments for the measurement
+        #[arg(last = true)]
+        more: Vec<String>,
+    },
     /// Install the release binaries and shell completions
     Install {
         /// Where to
@@ -103,6 +111,7 @@ fn dispatch(workspace: &Path, command: Command) -> Result<()> {
         Command::Test { quick } => test::test(workspace, quick),
         Command::Bench { more } => run::bench(workspace, &more),
         Command::Fuzz { seconds } => fuzz::fuzz(workspace, seconds),
+        Command::Goodput { more } => goodput::goodput(workspace, &more),
         Command::Install { prefix } => install::install(workspace, &prefix),
         Command::Uninstall { prefix } => install::uninstall(&prefix),
     }

@@ -86,6 +86,7 @@ pub(crate) fn bench(workspace: &Path, more: &[String]) -> Result<()> {
     step::become_program(&mut program)
 }
 
+/// Builds a binary of the tests.
 pub(crate) fn build_of_tests(workspace: &Path, binary: &str) -> Result<()> {
     let arguments = ["build", "--release", "--package", "limiter-tests", "--bin", binary];
     step::run(&format!("building {binary}"), cargo(workspace).args(arguments))
