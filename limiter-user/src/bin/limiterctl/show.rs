@@ -7,7 +7,9 @@ use limiter_user::api::{Count, Detached, LevelLimit, Limits, Stats, Status};
 
 pub(crate) fn status(status: &Status) -> String {
     let mut text = format!(
-        "limiterd {} is {}, up {}, rule set {}{}\n{} MiB for {} IPv4 and {} IPv6 sources\n",
+        "limiterd {} is {}, up {}, rule set {}{}\n\
+         {} MiB for {} IPv4 and {} IPv6 sources; new ones: {:.0}/s get a bucket, the others share \
+         {:.0} packets/s\n",
         status.version,
         status.health,
         duration(status.uptime_seconds),
@@ -16,6 +18,8 @@ pub(crate) fn status(status: &Status) -> String {
         status.memory.maps_bytes >> 20,
         status.memory.max_sources,
         status.memory.max_sources,
+        status.new_sources.tracked_per_second,
+        status.new_sources.untracked_per_second,
     );
     for problem in &status.problems {
         let _ = writeln!(text, "problem: {problem}");
