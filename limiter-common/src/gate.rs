@@ -5,8 +5,8 @@
 //! /24 or /48, and to one cap for all such traffic.
 
 use crate::{
+    level::LIMITS,
     limit::{Limit, RangeError, Rate},
-    policy::LIMITS,
     source::{SourcePrefix, Total},
     tracked::epoch_shift,
 };

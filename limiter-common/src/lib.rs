@@ -1,7 +1,7 @@
 //! The pure core of limiterd.
 //!
 //! One packet goes through `frame` → [`parse`] → [`policy`] (classify) →
-//! [`levels`] (charge each, behind the [`gate`] for new sources) → [`verdict`];
+//! [`charge`] (each [`level`], behind the [`gate`] for new sources) → [`verdict`];
 //! [`decide`] is that line, written once.
 //! Bytes, tables and time come in as parameters, so that the XDP program, the
 //! tests and any simulation run this same code. Nothing here allocates, reads
@@ -9,15 +9,17 @@
 #![cfg_attr(not(test), no_std)]
 
 pub mod bucket;
+pub mod charge;
 pub mod decide;
 pub mod frame;
 pub mod gate;
-pub mod levels;
+pub mod level;
 pub mod limit;
 pub mod parse;
 pub mod policy;
 pub mod source;
 pub mod stats;
+pub mod tables;
 pub mod tracked;
 pub mod verdict;
 

@@ -2,14 +2,12 @@
 
 use crate::{
     gate::Gate,
+    level::{Level, MAX_POLICIES},
     limit::Limit,
     parse::{Kind, Packet},
     source::SourcePrefix,
-    verdict::Reason,
 };
 
-/// Policies in one generation.
-pub const MAX_POLICIES: u32 = 64;
 /// Generations in the rule-set map: one live, one to be written.
 pub const GENERATIONS: u32 = 2;
 
@@ -24,94 +22,6 @@ pub enum Mode {
     /// Packets over the limit pass and are counted as `would_drop`.
     Observe = 2,
 }
-
-/// Where a limit applies, narrow first: a packet passes only if each level of
-/// its policy has room, and what a narrow one refuses does not cost a wide one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum Level {
-    /// Packets of one source.
-    SourcePackets = 0,
-    /// Bytes of one source.
-    SourceBytes = 1,
-    /// Packets of one wider prefix.
-    PrefixPackets = 2,
-    /// Bytes of one wider prefix.
-    PrefixBytes = 3,
-    /// Packets of everybody together.
-    TotalPackets = 4,
-    /// Bytes of everybody together.
-    TotalBytes = 5,
-}
-
-impl Level {
-    /// All of them, in the order in which they are charged.
-    pub const ALL: [Self; 6] = [
-        Self::SourcePackets,
-        Self::SourceBytes,
-        Self::PrefixPackets,
-        Self::PrefixBytes,
-        Self::TotalPackets,
-        Self::TotalBytes,
-    ];
-
-    /// Levels whose bucket belongs to one source or one prefix: the first ones.
-    pub const OF_ONE_SOURCE: u32 = 4;
-
-    /// The level of that number; the last for any beyond. A match and no table,
-    /// so that the verifier knows the number in each turn of a loop.
-    #[inline(always)]
-    #[must_use]
-    pub const fn numbered(number: u32) -> Self {
-        match number {
-            0 => Self::SourcePackets,
-            1 => Self::SourceBytes,
-            2 => Self::PrefixPackets,
-            3 => Self::PrefixBytes,
-            4 => Self::TotalPackets,
-            _ => Self::TotalBytes,
-        }
-    }
-
-    /// Whether one bucket stands for a wider prefix.
-    #[inline(always)]
-    #[must_use]
-    pub const fn is_wide(self) -> bool {
-        matches!(self, Self::PrefixPackets | Self::PrefixBytes)
-    }
-
-    /// Tokens that a packet of `length` bytes costs.
-    #[inline(always)]
-    #[must_use]
-    pub const fn cost(self, length: u32) -> u32 {
-        match self {
-            Self::SourcePackets | Self::PrefixPackets | Self::TotalPackets => 1,
-            Self::SourceBytes | Self::PrefixBytes | Self::TotalBytes => length,
-        }
-    }
-
-    /// The reason under which a packet over this limit is counted.
-    #[inline(always)]
-    pub const fn reason(self) -> Reason {
-        match self {
-            Self::SourcePackets => Reason::SourceRate,
-            Self::SourceBytes => Reason::SourceBandwidth,
-            Self::PrefixPackets | Self::PrefixBytes => Reason::PrefixRate,
-            Self::TotalPackets | Self::TotalBytes => Reason::PolicyRate,
-        }
-    }
-}
-
-/// Number of the limit of a policy at a level, below [`LIMITS`]; part of the
-/// keys of buckets.
-#[inline(always)]
-#[must_use]
-pub const fn limit_number(policy: u32, level: Level) -> u32 {
-    policy * 8 + level as u32
-}
-
-/// Numbers of limits.
-pub const LIMITS: u32 = MAX_POLICIES * 8;
 
 /// A policy as the packet path reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -81,7 +81,7 @@ const fn mask(bits: u32, word: u32) -> u32 {
 pub struct Key4 {
     /// Source prefix in network order, host bits zero.
     pub prefix: u32,
-    /// Number of the limit ([`crate::policy::limit_number`]).
+    /// Number of the limit ([`crate::level::limit_number`]).
     pub limit: u32,
 }
 
@@ -91,7 +91,7 @@ pub struct Key4 {
 pub struct Key6 {
     /// Source prefix in network order, host bits zero.
     pub prefix: [u32; 4],
-    /// Number of the limit ([`crate::policy::limit_number`]).
+    /// Number of the limit ([`crate::level::limit_number`]).
     pub limit: u32,
     /// Zero: the kernel compares whole words faster than 20 bytes.
     padding: u32,
@@ -103,7 +103,7 @@ const _: () = assert!(size_of::<Key6>() == 24 && align_of::<Key6>() == 4);
 /// Key of the map `TOTALS`: what all sources share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Total(
-    /// Number of the limit ([`crate::policy::limit_number`]), or of one of the
+    /// Number of the limit ([`crate::level::limit_number`]), or of one of the
     /// gate's.
     pub u32,
 );

@@ -1,7 +1,7 @@
 //! Layout of the counters: one row per (policy, verdict, reason) and CPU.
 
 use crate::{
-    policy::MAX_POLICIES,
+    level::MAX_POLICIES,
     verdict::{Reason, Verdict},
 };
 

@@ -122,7 +122,7 @@ impl Reason {
     /// of the sender, so it passes; a word that other CPUs keep taking is a
     /// source over its rate, so it drops. A packet whose source the full table
     /// does not take passes while the shared cap of untracked sources has
-    /// room, and drops as [`Reason::MapFull`] beyond: see [`crate::levels`].
+    /// room, and drops as [`Reason::MapFull`] beyond: see [`crate::charge`].
     #[inline(always)]
     pub const fn verdict(self) -> Verdict {
         match self {

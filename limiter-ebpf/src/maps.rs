@@ -10,19 +10,17 @@ use aya_ebpf::{
     macros::btf_map,
 };
 use limiter_common::{
-    bucket::{Bucket, Charge, Clock, Lease, LeaseCell},
-    decide::{Buckets, Full, Sources, Tables},
-    gate::{self, Gate},
-    levels::Steps,
-    limit::Limit,
+    bucket::{Bucket, Clock, Lease, LeaseCell},
+    gate,
     policy::{Control, GENERATIONS, Ruleset},
     source::{Key4, Key6, Seed, Total},
     stats::{self, Counter},
+    tables::{Buckets, Full, Sources, Tables},
     tracked::{WORDS, Words},
     verdict::Decision,
 };
 
-use crate::{clock, steps, word::MapWord};
+use crate::{clock, word::MapWord};
 
 /// Entries of the source maps unless the loader says otherwise.
 const DEFAULT_SOURCES: usize = 16_384;
@@ -230,7 +228,7 @@ impl Buckets<Total> for KernelTables {
 }
 
 macro_rules! sources {
-    ($key:ty, $map:ident, $charge_key:ident, $charge_untracked:ident) => {
+    ($key:ty, $map:ident) => {
         impl Buckets<$key> for KernelTables {
             type Lease = MapLease;
             type Word = MapWord;
@@ -249,23 +247,6 @@ macro_rules! sources {
             }
         }
 
-        impl Steps<$key> for KernelTables {
-            #[inline(always)]
-            fn charge_key(&self, key: &$key, limit: &Limit, gate: &Gate, cost: u32) -> Charge {
-                Charge::from_code(steps::$charge_key(key, limit, gate, cost))
-            }
-
-            #[inline(always)]
-            fn charge_untracked(&self, cell: &$key, gate: &Gate) -> Charge {
-                Charge::from_code(steps::$charge_untracked(cell, gate))
-            }
-
-            #[inline(always)]
-            fn charge_total(&self, key: Total, limit: &Limit, cost: u32) -> Charge {
-                Charge::from_code(steps::charge_total(key.0, limit, cost))
-            }
-        }
-
         impl Sources<$key> for KernelTables {
             #[inline(always)]
             fn insert(&self, key: &$key) -> Result<(), Full> {
@@ -279,5 +260,5 @@ macro_rules! sources {
     };
 }
 
-sources!(Key4, SOURCES4, charge_key4, charge_untracked4);
-sources!(Key6, SOURCES6, charge_key6, charge_untracked6);
+sources!(Key4, SOURCES4);
+sources!(Key6, SOURCES6);

@@ -1,4 +1,4 @@
-//! The steps of [`limiter_common::levels`] as functions of their own.
+//! The steps of [`limiter_common::charge`] as functions of their own.
 //!
 //! They are global functions to the verifier: each is verified once, for any
 //! arguments, and pointers come with the size of what they point to and may be
@@ -6,17 +6,18 @@
 
 use limiter_common::{
     bucket::Charge,
+    charge,
     gate::Gate,
-    levels,
     limit::Limit,
     source::{Key4, Key6, Total},
+    tables::Steps,
 };
 
 use crate::maps::KernelTables;
 
 macro_rules! steps {
     ($key:ty, $charge_key:ident, $charge_untracked:ident) => {
-        /// [`levels::charge_key`]; the code of a [`Charge`].
+        /// [`charge::charge_key`]; the code of a [`Charge`].
         #[unsafe(no_mangle)]
         #[inline(never)]
         pub(crate) extern "C" fn $charge_key(
@@ -34,10 +35,10 @@ macro_rules! steps {
             let (Some(key), Some(limit), Some(gate)) = (key, limit, gate) else {
                 return Charge::NoRoom as u32;
             };
-            levels::charge_key(key, limit, gate, cost, &KernelTables) as u32
+            charge::charge_key(key, limit, gate, cost, &KernelTables) as u32
         }
 
-        /// [`levels::charge_untracked`]; the code of a [`Charge`].
+        /// [`charge::charge_untracked`]; the code of a [`Charge`].
         #[unsafe(no_mangle)]
         #[inline(never)]
         pub(crate) extern "C" fn $charge_untracked(cell: *const $key, gate: *const Gate) -> u32 {
@@ -48,7 +49,24 @@ macro_rules! steps {
             let (Some(cell), Some(gate)) = (cell, gate) else {
                 return Charge::NoRoom as u32;
             };
-            levels::charge_untracked(cell, gate, &KernelTables) as u32
+            charge::charge_untracked(cell, gate, &KernelTables) as u32
+        }
+
+        impl Steps<$key> for KernelTables {
+            #[inline(always)]
+            fn charge_key(&self, key: &$key, limit: &Limit, gate: &Gate, cost: u32) -> Charge {
+                Charge::from_code($charge_key(key, limit, gate, cost))
+            }
+
+            #[inline(always)]
+            fn charge_untracked(&self, cell: &$key, gate: &Gate) -> Charge {
+                Charge::from_code($charge_untracked(cell, gate))
+            }
+
+            #[inline(always)]
+            fn charge_total(&self, key: Total, limit: &Limit, cost: u32) -> Charge {
+                Charge::from_code(charge_total(key.0, limit, cost))
+            }
         }
     };
 }
@@ -56,7 +74,7 @@ macro_rules! steps {
 steps!(Key4, charge_key4, charge_untracked4);
 steps!(Key6, charge_key6, charge_untracked6);
 
-/// [`levels::charge_total`]; the code of a [`Charge`].
+/// [`charge::charge_total`]; the code of a [`Charge`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn charge_total(key: u32, limit: *const Limit, cost: u32) -> u32 {
@@ -65,5 +83,5 @@ pub(crate) extern "C" fn charge_total(key: u32, limit: *const Limit, cost: u32) 
     let Some(limit) = limit else {
         return Charge::NoRoom as u32;
     };
-    levels::charge_total(Total(key), limit, cost, &KernelTables) as u32
+    charge::charge_total(Total(key), limit, cost, &KernelTables) as u32
 }

@@ -3,9 +3,10 @@
 use std::{fmt, str::FromStr};
 
 use limiter_common::{
+    level::Level,
     limit::{self, RangeError},
     parse::Kind as Packets,
-    policy::{self, Level, Policy, Ruleset},
+    policy::{self, Policy, Ruleset},
     source::SourcePrefix,
 };
 

@@ -3,9 +3,10 @@
 
 use limiter_common::{
     gate::{Flow, Gate},
+    level::Level,
     limit::{Limit, Rate},
     parse::{Defect, Kind},
-    policy::{Level, Mode, Policy, Ruleset},
+    policy::{Mode, Policy, Ruleset},
     stats::NO_POLICY,
     verdict::{Decision, Reason},
 };

@@ -9,13 +9,14 @@ use std::{
 
 use limiter_common::{
     bucket::{Charge, Clock, Lease, LeaseCell, Word},
-    decide::{Buckets, Full, Sources, Tables, decide},
+    charge,
+    decide::decide,
     frame::Linear,
     gate::{CELLS, Gate},
-    levels::{self, Steps},
     limit::Limit,
     policy::Ruleset,
     source::{Key4, Key6, Seed, Total},
+    tables::{Buckets, Full, Sources, Steps, Tables},
     tracked::{WORDS, Words},
     verdict::Decision,
 };
@@ -221,15 +222,15 @@ macro_rules! sources {
 
         impl Steps<$key> for Machine {
             fn charge_key(&self, key: &$key, limit: &Limit, gate: &Gate, cost: u32) -> Charge {
-                levels::charge_key(key, limit, gate, cost, self)
+                charge::charge_key(key, limit, gate, cost, self)
             }
 
             fn charge_untracked(&self, cell: &$key, gate: &Gate) -> Charge {
-                levels::charge_untracked(cell, gate, self)
+                charge::charge_untracked(cell, gate, self)
             }
 
             fn charge_total(&self, key: Total, limit: &Limit, cost: u32) -> Charge {
-                levels::charge_total(key, limit, cost, self)
+                charge::charge_total(key, limit, cost, self)
             }
         }
 

@@ -7,8 +7,9 @@ use std::{
 };
 
 use limiter_common::{
+    level::Level,
     limit::{Limit, Rate},
-    policy::{Level, Mode, Policy, Ruleset},
+    policy::{Mode, Policy, Ruleset},
     verdict::{Reason, Verdict},
 };
 use limiter_tests::{

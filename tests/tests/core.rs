@@ -2,8 +2,8 @@
 
 use limiter_common::{
     frame::Linear,
+    level::{Level, limit_number},
     parse::{Kind, Parsed, parse},
-    policy::{Level, limit_number},
     source::{Address, Key as _, Key4, Key6, SourcePrefix},
 };
 use limiter_tests::{

@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use fastrand::Rng;
 use limiter_common::{
     gate::{Flow, Gate},
+    level::Level,
     limit::{Limit, Rate},
     parse::Kind,
-    policy::{Level, Mode, Policy, Ruleset},
+    policy::{Mode, Policy, Ruleset},
     source::{Key4, Key6, SourcePrefix},
     stats::Counter,
 };

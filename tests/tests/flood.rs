@@ -8,7 +8,7 @@ use std::{
 };
 
 use limiter_common::{
-    policy::{Level, limit_number},
+    level::{Level, limit_number},
     source::{Key as _, Key4, Key6, Seed, SourcePrefix},
     tracked::Place,
     verdict::{Reason, Verdict},

@@ -2,9 +2,10 @@
 
 use limiter_common::{
     gate::{Flow, Gate},
+    level::Level,
     limit::{Limit, Rate},
     parse::Kind,
-    policy::{Level, Mode, Policy, Ruleset},
+    policy::{Mode, Policy, Ruleset},
     verdict::{Decision, Reason, Verdict},
 };
 use limiter_tests::{

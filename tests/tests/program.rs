@@ -10,9 +10,10 @@ use aya::{
 use limiter_common::{
     bucket::Bucket,
     gate::{Flow, Gate},
+    level::{Level, limit_number},
     limit::{Limit, Rate},
     parse::Kind,
-    policy::{Level, Mode, Policy, Ruleset, limit_number},
+    policy::{Mode, Policy, Ruleset},
     source::{Address, Key as _, Key4, Key6, SourcePrefix},
     stats::{Counter, row},
     verdict::{Reason, Verdict},

@@ -11,7 +11,7 @@ use crate::{
     linker, run,
     setup::{self, Plan},
     step::{self, output},
-    test,
+    tools,
 };
 
 /// A finding: what was looked for, and what was found or how to mend it.
@@ -27,7 +27,7 @@ pub(crate) fn doctor(workspace: &Path) -> Result<()> {
     let mut findings = vec![compiler_for_the_host(), linker_for_the_host()];
     findings.extend(candidates());
     findings.push(bpf_toolchain(workspace));
-    findings.extend([kernel(), btf(), namespaces(), bpf_file_system(), cpus(), root(), tools()]);
+    findings.extend([kernel(), btf(), namespaces(), bpf_file_system(), cpus(), root(), programs()]);
     for Finding { what, found, .. } in &findings {
         match found {
             Ok(found) => println!("ok       {what}: {found}"),
@@ -139,9 +139,9 @@ fn root() -> Finding {
     finding("root", if step::is_root() { Ok("yes".to_owned()) } else { Err(mend) })
 }
 
-fn tools() -> Finding {
-    let missing = apt::missing(&test::tools());
-    let names: Vec<_> = test::tools().into_iter().map(|(program, _)| program).collect();
+fn programs() -> Finding {
+    let missing = apt::missing(&tools::of_tests());
+    let names: Vec<_> = tools::of_tests().into_iter().map(|(program, _)| program).collect();
     let mend = format!("apt-get install {}", missing.join(" "));
     let found = if missing.is_empty() { Ok(names.join(", ")) } else { Err(mend.as_str()) };
     finding("programs for the tests", found)

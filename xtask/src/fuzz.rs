@@ -7,10 +7,8 @@ use anyhow::{Context as _, Result, bail};
 use crate::{
     apt, run,
     step::{self, cargo, output},
+    tools,
 };
-
-/// The engine is written in C++.
-pub(crate) const TOOLS: [(&str, &str); 1] = [("c++", "g++")];
 
 /// What makes a program tell libFuzzer which branches it takes, without the
 /// unstable flags of the compiler.
@@ -25,7 +23,7 @@ const LONGEST: u32 = 2048;
 /// Builds the fuzzer and runs it for so long, from the table of packets and
 /// what earlier runs have found.
 pub(crate) fn fuzz(workspace: &Path, seconds: u32) -> Result<()> {
-    let missing = apt::ensure(&TOOLS)?;
+    let missing = apt::ensure(&tools::FUZZ)?;
     if !missing.is_empty() {
         bail!("these packages are missing: {}", missing.join(" "));
     }

@@ -11,17 +11,8 @@ use crate::{
     apt, cache,
     run::{self, Profile},
     step::{self, is_root},
+    tools,
 };
-
-/// Programs that it runs, and the Debian packages that have them.
-const TOOLS: [(&str, &str); 6] = [
-    ("ethtool", "ethtool"),
-    ("gnuplot", "gnuplot-nox"),
-    ("ip", "iproute2"),
-    ("nft", "nftables"),
-    ("nginx", "nginx"),
-    ("taskset", "util-linux"),
-];
 
 /// The generator of requests, which Debian does not have: of those it has,
 /// none is open-loop and tells percentiles that include connecting.
@@ -42,8 +33,8 @@ pub(crate) fn goodput(workspace: &Path, more: &[String]) -> Result<()> {
 }
 
 fn ensure_tools() -> Result<()> {
-    let brings_nginx = apt::missing(&TOOLS).contains(&"nginx");
-    let missing = apt::ensure(&TOOLS)?;
+    let brings_nginx = apt::missing(&tools::GOODPUT).contains(&"nginx");
+    let missing = apt::ensure(&tools::of_goodput())?;
     if !missing.is_empty() {
         bail!("these packages are missing: {}", missing.join(" "));
     }

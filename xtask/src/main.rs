@@ -12,6 +12,7 @@ mod run;
 mod setup;
 mod step;
 mod test;
+mod tools;
 
 #[path = "../../limiter-user/bpf_toolchain.rs"]
 mod bpf_toolchain;

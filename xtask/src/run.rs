@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use crate::{
     apt, setup,
     step::{self, cargo, is_root},
-    test::TOOLS,
+    tools,
 };
 
 /// How binaries are built.
@@ -47,8 +47,7 @@ pub(crate) fn run(workspace: &Path, iface: Option<&str>, more: &[String]) -> Res
     if iface.is_some() {
         mount_bpf_file_system()?;
     } else {
-        let ip = TOOLS.into_iter().filter(|(program, _)| *program == "ip");
-        let missing = apt::ensure(&ip.collect::<Vec<_>>())?;
+        let missing = apt::ensure(&tools::IP)?;
         if !missing.is_empty() {
             bail!("the playground needs these packages: {}", missing.join(" "));
         }
@@ -56,20 +55,11 @@ pub(crate) fn run(workspace: &Path, iface: Option<&str>, more: &[String]) -> Res
     step::become_program(&mut program)
 }
 
-/// Programs that are measured beside limiterd, and the Debian packages that
-/// have them.
-pub(crate) const PEERS: [(&str, &str); 4] = [
-    ("ip", "iproute2"),
-    ("iptables", "iptables"),
-    ("nft", "nftables"),
-    ("xdp-filter", "xdp-tools"),
-];
-
 /// Runs the benchmark.
 pub(crate) fn bench(workspace: &Path, more: &[String]) -> Result<()> {
     setup::ensure(workspace)?;
     if is_root() && !more.iter().any(|argument| argument == "--alone") {
-        let missing = apt::ensure(&PEERS)?;
+        let missing = apt::ensure(&tools::of_benchmark())?;
         if !missing.is_empty() {
             bail!(
                 "packages are missing: {}; to measure limiterd only: cargo xtask bench -- --alone",

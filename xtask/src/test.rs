@@ -11,11 +11,8 @@ use crate::{
     run::{self, Profile},
     setup,
     step::{self, cargo, is_ci, is_root},
+    tools,
 };
-
-/// Programs that the tests run, and the Debian packages that have them.
-pub(crate) const TOOLS: [(&str, &str); 4] =
-    [("hping3", "hping3"), ("ip", "iproute2"), ("iperf3", "iperf3"), ("ping", "iputils-ping")];
 
 /// For how long the parser is fuzzed.
 const FUZZ_SECONDS: u32 = 20;
@@ -46,17 +43,12 @@ pub(crate) fn test(workspace: &Path, quick: bool) -> Result<()> {
     Ok(())
 }
 
-/// All programs that a whole run needs, with their packages.
-pub(crate) fn tools() -> Vec<(&'static str, &'static str)> {
-    [&TOOLS[..], &run::PEERS, &fuzz::TOOLS].concat()
-}
-
 /// Why the tests on the kernel cannot run, after an attempt to mend it.
 fn obstacle_to_the_kernel() -> Result<Option<String>> {
     if !is_root() {
         return Ok(Some("they need root".to_owned()));
     }
-    let missing = apt::ensure(&tools())?;
+    let missing = apt::ensure(&tools::of_tests())?;
     Ok((!missing.is_empty()).then(|| format!("packages are missing: {}", missing.join(" "))))
 }
 

@@ -7,24 +7,15 @@
 
 use crate::{
     bucket::{self, Charge, Refusal, deny, is_denied, is_half_drained, start_in_debt, take},
-    decide::{Sources, Tables},
     gate::{self, CELL, CELL_PREFIX, FLOODED, Gate, NEW_SOURCES, UNTRACKED},
+    level::{Level, limit_number},
     limit::{Limit, tick_time},
-    policy::{Level, Policy, Ruleset, limit_number},
+    policy::{Policy, Ruleset},
     source::{Key, Total, home},
+    tables::{Sources, Steps, Tables},
     tracked::{Place, Seen},
     verdict::{Reason, Verdict},
 };
-
-/// The steps that look at shared words, for keys of one family.
-pub trait Steps<K> {
-    /// [`charge_key`]
-    fn charge_key(&self, key: &K, limit: &Limit, gate: &Gate, cost: u32) -> Charge;
-    /// [`charge_untracked`]
-    fn charge_untracked(&self, cell: &K, gate: &Gate) -> Charge;
-    /// [`charge_total`]
-    fn charge_total(&self, key: Total, limit: &Limit, cost: u32) -> Charge;
-}
 
 /// One packet and its policy.
 pub(crate) struct Charged<'a> {

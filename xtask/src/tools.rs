@@ -1,0 +1,42 @@
+//! Programs that others have written and that are run here, with the packages
+//! of Debian that have them.
+
+/// A program, and its package.
+pub(crate) type Tool = (&'static str, &'static str);
+
+/// What makes networks.
+pub(crate) const IP: [Tool; 1] = [("ip", "iproute2")];
+
+/// What the tests send traffic with.
+pub(crate) const TRAFFIC: [Tool; 3] =
+    [("hping3", "hping3"), ("iperf3", "iperf3"), ("ping", "iputils-ping")];
+
+/// What is measured beside limiterd.
+pub(crate) const PEERS: [Tool; 3] =
+    [("iptables", "iptables"), ("nft", "nftables"), ("xdp-filter", "xdp-tools")];
+
+/// The fuzzer's engine is written in C++.
+pub(crate) const FUZZ: [Tool; 1] = [("c++", "g++")];
+
+/// What goodput is measured with.
+pub(crate) const GOODPUT: [Tool; 4] = [
+    ("ethtool", "ethtool"),
+    ("gnuplot", "gnuplot-nox"),
+    ("nginx", "nginx"),
+    ("taskset", "util-linux"),
+];
+
+/// All that a whole run of the tests needs.
+pub(crate) fn of_tests() -> Vec<Tool> {
+    [&IP[..], &TRAFFIC, &PEERS, &FUZZ].concat()
+}
+
+/// All that the benchmark needs.
+pub(crate) fn of_benchmark() -> Vec<Tool> {
+    [&IP[..], &PEERS].concat()
+}
+
+/// All that the measurement of goodput needs.
+pub(crate) fn of_goodput() -> Vec<Tool> {
+    [&IP[..], &PEERS[1..2], &GOODPUT].concat()
+}
