@@ -1,6 +1,6 @@
 //! Charging a packet at the levels of its policy.
 //!
-//! What this CPU knows by itself (a lease, a denial of this tick) decides most
+//! What this CPU knows by itself (a lease, a denial that holds) decides most
 //! packets, in line. The steps beyond, which look at words that CPUs share, are
 //! functions of their own in the kernel: there each is verified once, and not
 //! once for every way that leads to it.
@@ -74,7 +74,7 @@ impl Charged<'_> {
                 continue;
             };
             let key = Total(limit_number(self.index, level));
-            match Steps::<K>::charge_total(tables, key, limit, level.cost(self.length)) {
+            match tables.charge_total(key, limit, level.cost(self.length)) {
                 Charge::Admitted => {}
                 Charge::Contended => return Err(refused(Reason::Contended)),
                 _ => return Err(refused(level.reason())),

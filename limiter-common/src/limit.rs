@@ -145,7 +145,7 @@ pub struct Limit {
     fraction: u32,
     /// Tokens leased to a CPU at once, at least 1.
     lease: u32,
-    /// 1: a denial holds until the next timer tick without asking the clock.
+    /// 1: a CPU remembers a denial, at least until the end of a timer tick.
     gated: u32,
     /// Binary logarithm of a time in units that no timer tick is longer than.
     tick_shift: u32,
@@ -318,7 +318,8 @@ impl Limit {
         time >> (self.tick_shift & 63)
     }
 
-    /// Whether a denial holds until the next timer tick.
+    /// Whether a CPU remembers a denial. A burst that fills in less than two
+    /// ticks would lose tokens by it.
     #[inline(always)]
     #[must_use]
     pub const fn gated(&self) -> bool {

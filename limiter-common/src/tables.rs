@@ -39,7 +39,7 @@ pub struct Full;
 
 /// Everything that outlives a packet.
 pub trait Tables:
-    Clock + Sources<Key4> + Sources<Key6> + Buckets<Total> + Steps<Key4> + Steps<Key6>
+    Clock + Sources<Key4> + Sources<Key6> + Buckets<Total> + Steps<Key4> + Steps<Key6> + TotalStep
 {
     /// A shared word outside the tables of buckets.
     type Shared: Word;
@@ -63,6 +63,10 @@ pub trait Steps<K> {
     fn charge_key(&self, key: &K, limit: &Limit, gate: &Gate, cost: u32) -> Charge;
     /// [`crate::charge::charge_untracked`]
     fn charge_untracked(&self, cell: &K, gate: &Gate) -> Charge;
+}
+
+/// The step for what all sources share.
+pub trait TotalStep {
     /// [`crate::charge::charge_total`]
     fn charge_total(&self, key: Total, limit: &Limit, cost: u32) -> Charge;
 }

@@ -24,8 +24,10 @@ const IPV6: usize = 14;
 /// Bytes before the source address in the headers.
 const IPV4_SOURCE: usize = IPV4 + 12;
 const IPV6_SOURCE: usize = IPV6 + 8;
-/// The second word of an IPv6 source, the last that a /64 has.
+/// The second word of an IPv6 source, the last that a /64 has, and the last of
+/// all.
 const IPV6_SUBNET: usize = IPV6_SOURCE + 4;
+const IPV6_HOST: usize = IPV6_SOURCE + 12;
 const IPV4_CHECKSUM: usize = IPV4 + 10;
 /// What the programs write where the mask says that nothing changes:
 /// 198.18.0.1, or the /64 of that number.
@@ -52,6 +54,8 @@ struct Shape {
     listed: u32,
     /// The first of those.
     first: u32,
+    /// Which bits of the last word of an IPv6 address change.
+    host_mask: u32,
 }
 
 /// Addresses for [`Shape::listed`], as numbers.
@@ -92,21 +96,28 @@ fn bare_pass(_ctx: XdpContext) -> u32 {
 #[expect(clippy::needless_pass_by_value, reason = "the macro's signature")]
 #[xdp(frags)]
 fn random_source4(ctx: XdpContext) -> u32 {
-    rewrite(&ctx, IPV4_SOURCE, true, &NEXT)
+    rewrite4(&ctx, &NEXT)
 }
 
 /// A random IPv6 /64 for the next program.
 #[expect(clippy::needless_pass_by_value, reason = "the macro's signature")]
 #[xdp(frags)]
 fn random_source6(ctx: XdpContext) -> u32 {
-    rewrite(&ctx, IPV6_SUBNET, false, &NEXT)
+    rewrite6(&ctx, &NEXT)
 }
 
 /// [`random_source4`] for programs without support for several buffers.
 #[expect(clippy::needless_pass_by_value, reason = "the macro's signature")]
 #[xdp]
 fn plain_source4(ctx: XdpContext) -> u32 {
-    rewrite(&ctx, IPV4_SOURCE, true, &NEXT_PLAIN)
+    rewrite4(&ctx, &NEXT_PLAIN)
+}
+
+/// [`random_source6`] for programs without support for several buffers.
+#[expect(clippy::needless_pass_by_value, reason = "the macro's signature")]
+#[xdp]
+fn plain_source6(ctx: XdpContext) -> u32 {
+    rewrite6(&ctx, &NEXT_PLAIN)
 }
 
 /// Bytes of the longest packet that [`replay`] writes.
@@ -232,10 +243,35 @@ fn minimal(ctx: &XdpContext, offset: usize) -> u32 {
 }
 
 #[inline(always)]
-fn rewrite(ctx: &XdpContext, offset: usize, ipv4: bool, next: &ProgramArray<1>) -> u32 {
-    let (Some(shape), Some(state)) = (SHAPE.get(0), RANDOM.get_ptr_mut(0)) else {
+fn rewrite4(ctx: &XdpContext, next: &ProgramArray<1>) -> u32 {
+    let Some([source, _]) = source() else {
         return XDP_ABORTED;
     };
+    if !write(ctx, IPV4_SOURCE, source) || !mend_checksum(ctx) {
+        return XDP_ABORTED;
+    }
+    // SAFETY: the context is the one that the kernel passed in.
+    unsafe { next.tail_call(ctx, 0) };
+    XDP_ABORTED
+}
+
+#[inline(always)]
+fn rewrite6(ctx: &XdpContext, next: &ProgramArray<1>) -> u32 {
+    let Some([source, host]) = source() else {
+        return XDP_ABORTED;
+    };
+    if !write(ctx, IPV6_SUBNET, source) || !write(ctx, IPV6_HOST, host) {
+        return XDP_ABORTED;
+    }
+    // SAFETY: the context is the one that the kernel passed in.
+    unsafe { next.tail_call(ctx, 0) };
+    XDP_ABORTED
+}
+
+/// The next source, as a number, and the number of its host.
+#[inline(always)]
+fn source() -> Option<[u32; 2]> {
+    let (shape, state) = (SHAPE.get(0)?, RANDOM.get_ptr_mut(0)?);
     // SAFETY: this CPU's own value.
     let state = unsafe { &mut *state };
     let [mut word, packets] = *state;
@@ -247,25 +283,23 @@ fn rewrite(ctx: &XdpContext, offset: usize, ipv4: bool, next: &ProgramArray<1>) 
     word ^= word >> 17;
     word ^= word << 5;
     *state = [word, packets.wrapping_add(1)];
+    let host = (word & shape.host_mask) ^ 1;
     if shape.listed != 0 {
-        let Some(listed) = LIST.get(shape.first.wrapping_add(packets % shape.listed)) else {
-            return XDP_ABORTED;
-        };
-        word = *listed ^ BASE;
+        word = *LIST.get(shape.first.wrapping_add(packets % shape.listed))? ^ BASE;
     }
     let mask = if shape.every_other & packets & 1 == 1 { 0 } else { shape.mask };
+    Some([(word & mask) ^ BASE, host])
+}
+
+/// Writes a number in network order.
+#[inline(always)]
+fn write(ctx: &XdpContext, offset: usize, number: u32) -> bool {
     let Some(address) = at(ctx, offset, size_of::<u32>()) else {
-        return XDP_ABORTED;
+        return false;
     };
-    let source = (word & mask) ^ BASE;
     // SAFETY: four bytes from `address` on lie inside the packet.
-    unsafe { (address as *mut u32).write_unaligned(source.to_be()) };
-    if ipv4 && !mend_checksum(ctx) {
-        return XDP_ABORTED;
-    }
-    // SAFETY: the context is the one that the kernel passed in.
-    unsafe { next.tail_call(ctx, 0) };
-    XDP_ABORTED
+    unsafe { (address as *mut u32).write_unaligned(number.to_be()) };
+    true
 }
 
 /// Writes the checksum of an IPv4 header without options (RFC 1071).

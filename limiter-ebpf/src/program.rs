@@ -35,7 +35,9 @@ fn limiterd(ctx: XdpContext) -> u32 {
 #[inline(always)]
 fn report(ctx: &XdpContext, reason: Reason) {
     match reason {
-        Reason::MapFull => warn!(ctx, "a table of sources took no new source; the packet passed"),
+        Reason::MapFull => {
+            warn!(ctx, "a table took no new source; it shares the cap of untracked ones")
+        }
         Reason::Contended => warn!(ctx, "CPUs contend for one source; the packet was dropped"),
         _ => error!(ctx, "no rule set is loaded; the packet passed"),
     }

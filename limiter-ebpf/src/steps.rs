@@ -10,7 +10,7 @@ use limiter_common::{
     gate::Gate,
     limit::Limit,
     source::{Key4, Key6, Total},
-    tables::Steps,
+    tables::{Steps, TotalStep},
 };
 
 use crate::maps::KernelTables;
@@ -62,11 +62,6 @@ macro_rules! steps {
             fn charge_untracked(&self, cell: &$key, gate: &Gate) -> Charge {
                 Charge::from_code($charge_untracked(cell, gate))
             }
-
-            #[inline(always)]
-            fn charge_total(&self, key: Total, limit: &Limit, cost: u32) -> Charge {
-                Charge::from_code(charge_total(key.0, limit, cost))
-            }
         }
     };
 }
@@ -84,4 +79,11 @@ pub(crate) extern "C" fn charge_total(key: u32, limit: *const Limit, cost: u32) 
         return Charge::NoRoom as u32;
     };
     charge::charge_total(Total(key), limit, cost, &KernelTables) as u32
+}
+
+impl TotalStep for KernelTables {
+    #[inline(always)]
+    fn charge_total(&self, key: Total, limit: &Limit, cost: u32) -> Charge {
+        Charge::from_code(charge_total(key.0, limit, cost))
+    }
 }

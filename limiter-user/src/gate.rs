@@ -36,15 +36,15 @@ pub struct Gate {
 impl Gate {
     /// Buckets that may be made for new sources per time.
     #[must_use]
-    pub fn new_sources(&self, max_sources: u32) -> PacketRate {
-        let kept = max_sources / (2 * (KEPT_SECONDS + 1));
+    pub fn new_sources(&self, sizing: Sizing) -> PacketRate {
+        let kept = sizing.kept_sources() / (2 * (KEPT_SECONDS + 1));
         self.new_sources.unwrap_or_else(|| per_second(kept.min(MOST_NEW_SOURCES)))
     }
 
     /// Packets of untracked sources per time.
     #[must_use]
-    pub fn untracked(&self, cpus: u32) -> PacketRate {
-        let all = UNTRACKED_PER_CPU.saturating_mul(cpus);
+    pub fn untracked(&self, sizing: Sizing) -> PacketRate {
+        let all = UNTRACKED_PER_CPU.saturating_mul(sizing.cpus);
         self.untracked.unwrap_or_else(|| per_second(all.min(MOST_UNTRACKED)))
     }
 
@@ -53,8 +53,8 @@ impl Gate {
     /// # Errors
     /// Never for rates in range.
     pub fn compile(&self, sizing: Sizing) -> Result<Compiled> {
-        let new_sources = self.new_sources(sizing.max_sources);
-        let untracked = self.untracked(sizing.cpus);
+        let new_sources = self.new_sources(sizing);
+        let untracked = self.untracked(sizing);
         let cell = share(untracked, CELLS_IN_CAP);
         Compiled::compile(
             Flow { rate: new_sources.0, burst: new_sources.one_second().0 },
@@ -87,11 +87,14 @@ mod tests {
 
     #[test]
     fn the_default_never_turns_half_the_table_over_within_the_kept_time() {
-        for max_sources in [1_024, 16_384, 65_536, 262_144, 16_777_216] {
-            let rate = Gate::default().new_sources(max_sources);
+        for (cpus, max_sources) in
+            [(1, 1_024), (2, 16_384), (2, 262_144), (64, 65_536), (384, 65_536), (384, 16_777_216)]
+        {
+            let sizing = Sizing::new(cpus, 1, Wish::Sources(max_sources)).unwrap();
+            let rate = Gate::default().new_sources(sizing);
             let inserts = rate.one_second().0 * (1 + KEPT_SECONDS);
-            assert!(inserts <= max_sources / 2, "{max_sources}: {inserts}");
-            assert!(rate.per_second() >= 1.0 && rate.per_second() <= 20_000.0);
+            assert!(inserts <= sizing.kept_sources() / 2, "{cpus} CPUs, {max_sources}: {inserts}");
+            assert!(rate.per_second() >= 100.0 && rate.per_second() <= 20_000.0);
         }
     }
 

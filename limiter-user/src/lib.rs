@@ -10,6 +10,7 @@ pub mod interface;
 pub mod object;
 pub mod plane;
 pub mod policies;
+pub mod prefix;
 pub mod preflight;
 pub mod rate;
 pub mod server;

@@ -92,8 +92,8 @@ impl Service {
                 cpus: sizing.cpus,
             },
             new_sources: api::NewSources {
-                tracked_per_second: gate.new_sources(sizing.max_sources).per_second(),
-                untracked_per_second: gate.untracked(sizing.cpus).per_second(),
+                tracked_per_second: gate.new_sources(sizing).per_second(),
+                untracked_per_second: gate.untracked(sizing).per_second(),
             },
             health: if problems.is_empty() { "ok" } else { "degraded" }.into(),
             problems,

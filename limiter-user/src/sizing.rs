@@ -22,9 +22,15 @@ const DEFAULT_BUDGET: u64 = 64 << 20;
 const DEFAULT_BUDGET_PER_CPU: u64 = 2 << 20;
 /// The default stays within these, whatever the budget.
 const DEFAULT_RANGE: std::ops::RangeInclusive<u32> = 16_384..=262_144;
-/// What an operator may ask for. A smaller LRU evicts far below its size:
-/// free elements are handed out to CPUs 128 at a time.
-pub const RANGE: std::ops::RangeInclusive<u32> = 1_024..=16_777_216;
+/// What an operator may ask for; on many CPUs the least is [`LEAST_PER_CPU`]
+/// for each.
+const RANGE: std::ops::RangeInclusive<u32> = 1_024..=16_777_216;
+/// Free elements that a CPU may hold back from all others
+/// (`LOCAL_FREE_TARGET` of kernel/bpf/bpf_lru_list.c; since Linux 6.17, commit
+/// d4adf1c9ee77, no more than half of the table together). A table that they
+/// exhaust evicts what it has just taken.
+const HELD_BACK: u32 = 128;
+const LEAST_PER_CPU: u32 = HELD_BACK + HELD_BACK / 4;
 
 /// The ring buffer of aya-log.
 const REPORTS: u64 = 128 << 10;
@@ -61,25 +67,27 @@ impl Sizing {
     /// what the operator asked for.
     ///
     /// # Errors
-    /// He asked for a number of sources outside [`RANGE`], or for memory for
-    /// such a number.
+    /// He asked for a number of sources that is out of range, or for memory
+    /// for such a number.
     pub fn new(cpus: u32, interfaces: u32, wish: Wish) -> Result<Self> {
+        let least = LEAST_PER_CPU.saturating_mul(cpus).min(*RANGE.end());
+        let range = least.max(*RANGE.start())..=*RANGE.end();
         let max_sources = match wish {
             Wish::Default => {
                 let budget = DEFAULT_BUDGET + DEFAULT_BUDGET_PER_CPU * u64::from(cpus);
                 let fits = power_of_two_within(budget, cpus);
                 fits.clamp(*DEFAULT_RANGE.start(), *DEFAULT_RANGE.end())
             }
-            Wish::Sources(sources) if RANGE.contains(&sources) => sources,
+            Wish::Sources(sources) if range.contains(&sources) => sources,
             Wish::Sources(sources) => {
-                let range = format!("--max-sources takes {} to {}", RANGE.start(), RANGE.end());
+                let range = format!("--max-sources takes {} to {}", range.start(), range.end());
                 let problem = format!("{sources} sources are out of range");
                 return Err(Error::new(Kind::Invalid, problem).hint(range));
             }
             Wish::Memory(bytes) => {
                 let fits = largest_within(bytes, cpus);
-                if !RANGE.contains(&fits) {
-                    let [least, most] = [*RANGE.start(), *RANGE.end()]
+                if !range.contains(&fits) {
+                    let [least, most] = [*range.start(), *range.end()]
                         .map(|sources| sources_bytes(sources, cpus).div_ceil(1 << 20));
                     let problem = format!("{bytes} bytes for sources are out of range");
                     return Err(Error::new(Kind::Invalid, problem)
@@ -96,6 +104,13 @@ impl Sizing {
             + per_cpu_array_bytes::<Bucket>(TOTALS, cpus)
             + u64::from(interfaces) * (REPORTS + per_cpu_array_bytes::<Counter>(ROWS, cpus));
         Ok(Self { max_sources, cpus, tick_ns: tick_ns(), maps_bytes })
+    }
+
+    /// Sources of each family that surely have room, whatever free elements
+    /// CPUs hold back.
+    #[must_use]
+    pub const fn kept_sources(self) -> u32 {
+        self.max_sources.saturating_sub(HELD_BACK.saturating_mul(self.cpus))
     }
 }
 
@@ -169,12 +184,19 @@ mod tests {
         let sources = |wish| Sizing::new(2, 1, wish).map(|sizing| sizing.max_sources);
         assert_eq!(sources(Wish::Sources(1_000_000)).unwrap(), 1_000_000);
         for wish in [0, 1, 1_023, 16_777_217, u32::MAX].map(Wish::Sources) {
-            assert_eq!(sources(wish).unwrap_err().kind, Kind::Invalid, "{wish:?}");
+            let error = sources(wish).unwrap_err();
+            assert_eq!(error.kind, Kind::Invalid, "{wish:?}");
+            assert!(error.to_string().contains("takes 1024 to 16777216"), "{error}");
         }
+        assert!(Sizing::new(384, 1, Wish::Sources(61_440)).is_ok());
+        let error = Sizing::new(384, 1, Wish::Sources(61_439)).unwrap_err();
+        assert!(error.to_string().contains("takes 61440 to"), "{error}");
         for cpus in [1, 2, 64, 384] {
             for memory in [8 << 20, 64 << 20, 1 << 30] {
                 let Ok(sizing) = Sizing::new(cpus, 1, Wish::Memory(memory)) else {
-                    assert!(sources_bytes(*RANGE.start(), cpus) > memory);
+                    assert!(
+                        sources_bytes(RANGE.start().max(&(160 * cpus)).to_owned(), cpus) > memory
+                    );
                     continue;
                 };
                 let fits = sizing.max_sources;

@@ -58,9 +58,11 @@ pub struct Shape {
     pub listed: u32,
     /// The first of those.
     pub first: u32,
+    /// Which bits of the last word of an IPv6 address change.
+    pub host_mask: u32,
 }
 
-// SAFETY: four integers without padding.
+// SAFETY: five integers without padding.
 unsafe impl Pod for Shape {}
 
 /// Where a run takes place.
@@ -160,13 +162,22 @@ impl Front {
         }
     }
 
-    /// The same for IPv4 and a program without support for several buffers.
+    /// The same for a program without support for several buffers.
     ///
     /// # Panics
     /// If the kernel refuses.
-    pub fn before_plain(&mut self, next: &ProgramFd, shape: Shape, repeat: u32) -> f64 {
-        let frame = Family::V4.frame();
-        self.via("plain_source4", "NEXT_PLAIN", next, &frame, shape, repeat, Stage::Alone)
+    pub fn before_plain(
+        &mut self,
+        next: &ProgramFd,
+        family: Family,
+        shape: Shape,
+        repeat: u32,
+    ) -> f64 {
+        let front = match family {
+            Family::V4 => "plain_source4",
+            Family::V6 => "plain_source6",
+        };
+        self.via(front, "NEXT_PLAIN", next, &family.frame(), shape, repeat, Stage::Alone)
     }
 
     #[expect(clippy::too_many_arguments, reason = "private")]

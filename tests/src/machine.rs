@@ -16,7 +16,7 @@ use limiter_common::{
     limit::Limit,
     policy::Ruleset,
     source::{Key4, Key6, Seed, Total},
-    tables::{Buckets, Full, Sources, Steps, Tables},
+    tables::{Buckets, Full, Sources, Steps, Tables, TotalStep},
     tracked::{WORDS, Words},
     verdict::Decision,
 };
@@ -202,6 +202,12 @@ impl Buckets<Total> for Machine {
     }
 }
 
+impl TotalStep for Machine {
+    fn charge_total(&self, key: Total, limit: &Limit, cost: u32) -> Charge {
+        charge::charge_total(key, limit, cost, self)
+    }
+}
+
 macro_rules! sources {
     ($key:ty, $table:ident) => {
         impl Buckets<$key> for Machine {
@@ -227,10 +233,6 @@ macro_rules! sources {
 
             fn charge_untracked(&self, cell: &$key, gate: &Gate) -> Charge {
                 charge::charge_untracked(cell, gate, self)
-            }
-
-            fn charge_total(&self, key: Total, limit: &Limit, cost: u32) -> Charge {
-                charge::charge_total(key, limit, cost, self)
             }
         }
 

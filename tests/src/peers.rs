@@ -1,6 +1,6 @@
 //! Other tools that drop packets by their source, as Debian ships them.
 
-use aya::programs::{ProgramFd, loaded_programs};
+use aya::programs::{ProgramFd, ProgramInfo, loaded_programs};
 
 use crate::{front::Front, host::Host};
 
@@ -141,12 +141,14 @@ impl Default for Receiver {
     }
 }
 
-/// xdp-filter with one source on its list, loaded on a host of its own, which
+/// xdp-filter with one source of each family on its list, loaded on a host of its own, which
 /// must be kept.
 pub struct XdpFilter {
     _host: Host,
     /// Its program.
     pub program: ProgramFd,
+    /// What the kernel says of it.
+    pub info: ProgramInfo,
 }
 
 impl XdpFilter {
@@ -169,11 +171,12 @@ impl XdpFilter {
         let before = ids();
         tool(&format!("load --mode skb --policy allow {IFACE}"));
         tool("ip 198.18.0.1 --mode src");
+        tool("ip 2001:db8:c612:1::1 --mode src");
         let new = loaded_programs().map(|program| program.expect("a program")).find(|program| {
             !before.contains(&program.id()) && program.name_as_str().is_some_and(is_filter)
         });
-        let program = new.expect("xdp-filter's program").fd().expect("its descriptor");
-        Self { _host: host, program }
+        let info = new.expect("xdp-filter's program");
+        Self { _host: host, program: info.fd().expect("its descriptor"), info }
     }
 }
 

@@ -227,6 +227,36 @@ impl Program {
         (four, six)
     }
 
+    /// Shared words of the buckets of some IPv4 keys.
+    ///
+    /// # Panics
+    /// If the kernel refuses a map access.
+    pub fn buckets4(&mut self, wanted: impl Fn(&Key4) -> bool) -> Vec<u64> {
+        let (keys, _) = self.keys();
+        self.words("SOURCES4", keys.into_iter().filter(wanted))
+    }
+
+    /// The same for IPv6.
+    ///
+    /// # Panics
+    /// If the kernel refuses a map access.
+    pub fn buckets6(&mut self, wanted: impl Fn(&Key6) -> bool) -> Vec<u64> {
+        let (_, keys) = self.keys();
+        self.words("SOURCES6", keys.into_iter().filter(wanted))
+    }
+
+    fn words<K: aya::Pod>(&mut self, map: &str, keys: impl Iterator<Item = K>) -> Vec<u64> {
+        let ebpf = &self.plane.instances()[0].ebpf;
+        let map: PerCpuHashMap<&MapData, K, Bucket> =
+            ebpf.map(map).expect("the map").try_into().expect("its type");
+        let word = |key| {
+            let slots = map.get(&key, 0).expect("a bucket that was there");
+            // All but the home CPU's are zero.
+            slots.iter().map(|bucket| bucket.tat).max().expect("a CPU")
+        };
+        keys.map(word).collect()
+    }
+
     /// Forgets every source.
     ///
     /// # Panics

@@ -1,6 +1,6 @@
 //! The loaded program on recorded packets, at recorded times.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use aya::{
     Ebpf, EbpfLoader, Pod,
@@ -56,10 +56,14 @@ impl Replay {
     #[must_use]
     pub fn load(rules: &Ruleset, policies: u32, max_sources: u32, seed: Seed) -> Self {
         let mut program = Program::load_fixed(rules, policies, max_sources, Some(Fixed { seed }));
-        let clock: PathBuf = Path::new(BPF_FS).join("limiterd/new/CLOCK");
+        // Both objects set and read one clock.
+        let clock = Path::new(BPF_FS).join("test-clock");
+        let ebpf = &program.plane().instances()[0].ebpf;
+        ebpf.map("CLOCK").expect("a map").pin(&clock).expect("pinning");
         let object = object::BENCH.expect("a build with a BPF compiler: cargo xtask build");
         let mut loader = EbpfLoader::new();
         let mut player = loader.map_pin_path("CLOCK", &clock).load(object).expect("the player");
+        std::fs::remove_file(&clock).expect("removing the pin");
         replay(&mut player).load().expect("loading the player");
         let mut next: ProgramArray<_> =
             player.map_mut("NEXT").expect("a map").try_into().expect("its type");

@@ -76,7 +76,7 @@ fn nonsense_is_refused_with_a_mend() {
         ("--iface eth0 --rate 1k --burst 0", 6, &["'0'", "between 1 and 4294967295"]),
         ("--iface eth0 --rate 1k --burst -1", 6, &["'-1'", "whole number"]),
         ("--iface eth0 --rate 1k --burst 5000000000", 6, &["5000000000", "4294967295"]),
-        ("--iface eth0 --max-sources 5", 6, &["1024", "16777216"]),
+        ("--iface eth0 --max-sources 5", 6, &["5 sources", "--max-sources takes", "16777216"]),
         ("--iface eth0 --max-sources many", 6, &["'many'"]),
         ("--iface eth0 --max-sources -1", 6, &["'-1'"]),
         ("--iface eth0 --memory 64", 6, &["'64'", "64KiB"]),

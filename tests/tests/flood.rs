@@ -9,6 +9,7 @@ use std::{
 
 use limiter_common::{
     level::{Level, limit_number},
+    limit::Limit,
     source::{Key as _, Key4, Key6, Seed, SourcePrefix},
     tracked::Place,
     verdict::{Reason, Verdict},
@@ -23,12 +24,22 @@ use limiter_user::{
     gate::Gate,
     plane::Count,
     policies::{AllowanceChange, Change, Policies},
+    rate::Burst,
     sizing::{Sizing, Wish},
 };
 
-/// Sources that were there before, each with [`PER_SECOND`] packets/s.
+/// Sources that were there before; a small table gives fewer at once a whole
+/// burst.
 const POLITE: u32 = 1_000;
-const PER_SECOND: u32 = 2;
+const POLITE_IN_SMALL: u32 = 500;
+/// Time between two packets of each of them.
+const PERIOD: Duration = Duration::from_millis(500);
+/// The longest that the default budget for new sources keeps them for.
+const LONGEST_PERIOD: Duration = Duration::from_secs(3);
+/// No more packets than that are sent by one of them.
+const POLITE_BURST: u32 = 100;
+/// The least table by default.
+const SMALL: Wish = Wish::Sources(16_384);
 /// Packets of a flood between two looks at the time.
 const CHUNK: u32 = 200_000;
 
@@ -37,7 +48,7 @@ const CHUNK: u32 = 200_000;
 enum Aim {
     /// All of 2^32 addresses or /64s.
     Everywhere,
-    /// One IPv4 /24, or all addresses of one IPv6 /64.
+    /// All addresses of one IPv4 /24, or random ones of one IPv6 /64.
     OnePrefix,
     /// All /64s of one IPv6 /48.
     OneSite,
@@ -52,8 +63,8 @@ fn extent() -> (u64, Duration) {
     if quick { (2_000_000, Duration::from_secs(2)) } else { (20_000_000, Duration::from_secs(10)) }
 }
 
-fn sizing() -> Sizing {
-    Sizing::new(cpus(), 1, Wish::Default).expect("the default")
+fn sizing(wish: Wish) -> Sizing {
+    Sizing::new(cpus(), 1, wish).expect("in range")
 }
 
 /// The built-in profile: its indices of TCP and UDP.
@@ -93,37 +104,73 @@ fn packets(counts: &[Count], policy: u32, verdict: Verdict, reason: Reason) -> u
     counts.iter().find(wanted).map_or(0, |count| count.counter.packets)
 }
 
+/// The built-in profile, UDP tighter than built in, so that floods from few
+/// sources are dropped too; and TCP with tokens that do not come back, so that
+/// a bucket tells how many packets it has seen.
+fn policies() -> Policies {
+    let change = |rate: &str, burst: u32, strict: bool| Change {
+        source: AllowanceChange {
+            rate: Some(rate.parse().expect("a rate")),
+            burst: Some(Burst(burst)),
+            ..AllowanceChange::default()
+        },
+        strict: Some(strict),
+        ..Change::default()
+    };
+    let policies = Policies::builtin(false).changed("udp", change("100/s", 200, false));
+    let policies =
+        policies.expect("the policy").changed("tcp", change("1/day", POLITE_BURST, true));
+    policies.expect("the policy")
+}
+
+/// Packets that each of the polite buckets has admitted since it was made.
+fn admitted_by_polite_buckets(program: &mut Program, family: Family) -> Vec<u64> {
+    let number = limit_number(TCP, Level::SourcePackets);
+    let polite = policies().find("tcp").expect("the policy").source.packets.expect("a rate");
+    let limit = Limit::compile(polite.0.0, polite.1.0, cpus(), true).expect("in range");
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let now = u64::try_from(now.tv_sec).expect("uptime") * 1_000_000_000;
+    // Tokens that are missing, each of which takes a day: so the seconds that
+    // have passed since do not count.
+    let missing = |tat: u64| tat.saturating_sub(limit.time(now)).div_ceil(limit.duration(1));
+    let buckets = match family {
+        Family::V4 => program.buckets4(|key| key.limit == number),
+        Family::V6 => program.buckets6(|key| key.limit == number),
+    };
+    buckets.into_iter().map(missing).collect()
+}
+
 /// One flood on every CPU; the polite ones keep sending. Everything that is
 /// claimed is checked here.
 fn survive(family: Family, aim: Aim) {
+    survive_in(family, aim, Wish::Default, POLITE, PERIOD);
+}
+
+/// The same with tables of another size, and a packet of each polite source in
+/// another time.
+fn survive_in(family: Family, aim: Aim, wish: Wish, polite: u32, period: Duration) {
     sandbox::enter();
-    // Tighter than built in, so that floods from few sources are dropped too.
-    let source = AllowanceChange {
-        rate: Some("100/s".parse().expect("a rate")),
-        burst: Some("200".parse().expect("a burst")),
-        ..AllowanceChange::default()
-    };
-    let change = Change { source, ..Change::default() };
-    let policies = Policies::builtin(false).changed("udp", change).expect("the policy");
-    let rules = policies.compile(sizing()).expect("in range");
-    let mut program = Program::load(&rules, 6, sizing().max_sources);
+    let sizing = sizing(wish);
+    let policies = policies();
+    let rules = policies.compile(sizing).expect("in range");
+    let mut program = Program::load(&rules, 6, sizing.max_sources);
     // The polite ones, somewhere in the flood's range.
-    let polite: Vec<u32> = (0..POLITE).map(|n| n.wrapping_mul(0x9e37_79b9)).collect();
+    let sources: Vec<u32> = (0..polite).map(|n| n.wrapping_mul(0x9e37_79b9)).collect();
     let aimed = aimed_at_the_hash(family);
     let listed = |first: usize, listed: usize| Shape {
         listed: u32::try_from(listed).expect("few"),
         first: u32::try_from(first).expect("few"),
         mask: u32::MAX,
-        every_other: 0,
+        ..Shape::default()
     };
     let shape = match (aim, family) {
         (Aim::Everywhere, _) => Shape { mask: u32::MAX, ..Shape::default() },
         (Aim::OnePrefix, Family::V4) => Shape { mask: 0xff, ..Shape::default() },
-        (Aim::OnePrefix, Family::V6) => Shape::default(),
+        (Aim::OnePrefix, Family::V6) => Shape { host_mask: u32::MAX, ..Shape::default() },
         (Aim::OneSite, _) => Shape { mask: 0xffff, ..Shape::default() },
-        (Aim::TheHash, _) => listed(polite.len(), aimed.len()),
+        (Aim::TheHash, _) => listed(sources.len(), aimed.len()),
     };
-    let list = [polite, aimed].concat();
+    let list = [sources, aimed].concat();
     let runners: Vec<_> = (0..cpus()).map(|_| program.runner()).collect();
     let ours = runners[0].fd().try_clone().expect("a descriptor");
 
@@ -132,8 +179,8 @@ fn survive(family: Family, aim: Aim) {
     let frame = polite_frame(family);
     let mut rounds = 0u64;
     let mut send_polite = |front: &mut Front| {
-        let shape = listed(0, POLITE as usize);
-        front.send(&ours, family, &frame, shape, POLITE);
+        let shape = listed(0, polite as usize);
+        front.send(&ours, family, &frame, shape, polite);
         rounds += 1;
     };
     // Warm: each has a bucket.
@@ -156,7 +203,6 @@ fn survive(family: Family, aim: Aim) {
                 }
             });
         }
-        let period = Duration::from_secs(1) / PER_SECOND;
         while start.elapsed() < time {
             let due = start.elapsed();
             send_polite(&mut front);
@@ -169,7 +215,7 @@ fn survive(family: Family, aim: Aim) {
 
     let counts = program.counts();
     let count = |policy, verdict, reason| packets(&counts, policy, verdict, reason);
-    let sent = rounds * u64::from(POLITE);
+    let sent = rounds * u64::from(polite);
     let flood: u64 = counts.iter().filter(|it| it.policy == UDP).map(|it| it.counter.packets).sum();
     let untracked = count(UDP, Verdict::Pass, Reason::Untracked);
     let tracked = count(UDP, Verdict::Pass, Reason::WithinLimit);
@@ -180,14 +226,11 @@ fn survive(family: Family, aim: Aim) {
     assert!(flood >= least, "{flood}");
     // Not one polite packet was dropped.
     assert_eq!(count(TCP, Verdict::Pass, Reason::WithinLimit), sent, "{counts:?}");
-    // Not one polite bucket is gone.
-    let (four, six) = program.keys();
-    let limit = limit_number(TCP, Level::SourcePackets);
-    let kept = match family {
-        Family::V4 => four.iter().filter(|key| key.limit == limit).count(),
-        Family::V6 => six.iter().filter(|key| key.limit == limit).count(),
-    };
-    assert_eq!(kept, POLITE as usize, "polite buckets left");
+    // Not one polite bucket is gone, nor was it ever: each has counted all.
+    assert!(rounds <= u64::from(POLITE_BURST));
+    let admitted = admitted_by_polite_buckets(&mut program, family);
+    assert_eq!(admitted.len(), polite as usize, "polite buckets left");
+    assert!(admitted.iter().all(|packets| *packets == rounds), "{rounds} packets: {admitted:?}");
     // Nothing of ours was in trouble.
     assert!(counts.iter().all(|count| !count.reason.is_trouble()), "{counts:?}");
 
@@ -197,13 +240,11 @@ fn survive(family: Family, aim: Aim) {
     let within = |rate: limiter_user::rate::PacketRate, burst: f64| {
         burst + rate.per_second() * passed * 1.001 + f64::from(64 * cpus())
     };
-    let cap = gate.untracked(cpus());
+    let cap = gate.untracked(sizing);
     let cap = within(cap, cap.per_second() / 10.0);
     assert!(untracked as f64 <= cap, "{untracked} untracked packets passed, the cap is {cap}");
-    let new = within(
-        gate.new_sources(sizing().max_sources),
-        f64::from(gate.new_sources(sizing().max_sources).one_second().0),
-    );
+    let new = gate.new_sources(sizing);
+    let new = within(new, f64::from(new.one_second().0));
     let limit = policies.find("udp").expect("the policy").source.packets.expect("a rate");
     let sources = match aim {
         Aim::Everywhere => new,
@@ -219,6 +260,14 @@ fn survive(family: Family, aim: Aim) {
         _ => f64::from(limit.1.0) * 1.5 + limit.0.per_second() * passed * 1.001,
     };
     assert!(tracked as f64 <= sources * each, "{tracked} tracked packets passed");
+}
+
+/// The budget for new sources is what half a table of inserts takes, in tables
+/// of any size.
+#[test]
+fn a_packet_in_three_seconds_keeps_a_bucket_in_a_small_table() {
+    survive_in(Family::V4, Aim::Everywhere, SMALL, POLITE_IN_SMALL, LONGEST_PERIOD);
+    survive_in(Family::V6, Aim::Everywhere, SMALL, POLITE_IN_SMALL, LONGEST_PERIOD);
 }
 
 #[test]

@@ -27,6 +27,8 @@ use limiter_tests::{
 };
 use limiter_user::{object, plane::PROGRAM};
 
+/// A table that fits any machine.
+const SMALL: u32 = 16_384;
 const ETHERNET: usize = 14;
 
 /// Number of the limit of a source's packets in the policy of its kind.
@@ -38,7 +40,7 @@ fn first_limit(kind: Kind) -> u32 {
 fn every_case_is_decided_and_charged_as_the_table_says() {
     sandbox::enter();
     for observe in [false, true] {
-        let mut program = Program::load(&one_packet_each(cpus(), observe), 7, 1024);
+        let mut program = Program::load(&one_packet_each(cpus(), observe), 7, SMALL);
         for case in cases() {
             for first in [true, false] {
                 let expected = case.decision(case.expected, case.bytes.len(), first, observe);
@@ -76,7 +78,7 @@ fn every_case_is_decided_and_charged_as_the_table_says() {
 #[test]
 fn every_truncation_of_a_valid_case_is_malformed() {
     sandbox::enter();
-    let mut program = Program::load(&one_packet_each(cpus(), false), 7, 1024);
+    let mut program = Program::load(&one_packet_each(cpus(), false), 7, SMALL);
     // Jumbo frames have ten thousand prefixes each.
     let quick = std::env::var_os("LIMITER_QUICK").is_some();
     let most = if quick { 1_000 } else { usize::MAX };
@@ -97,7 +99,7 @@ fn every_truncation_of_a_valid_case_is_malformed() {
 #[test]
 fn received_is_passed_plus_dropped_for_every_mix() {
     sandbox::enter();
-    let mut program = Program::load(&one_packet_each(cpus(), false), 7, 1024);
+    let mut program = Program::load(&one_packet_each(cpus(), false), 7, SMALL);
     let (mut packets, mut bytes) = (0, 0);
     for (n, case) in (0u32..).zip(cases()) {
         let repeat = 1 + n % 7;
@@ -123,7 +125,7 @@ fn rules_change_as_one_and_at_once() {
     let cpus = cpus();
     let all = Ruleset::new(false, wide_gate(cpus));
     let none = one_packet_each(cpus, false);
-    let mut program = Program::load(&none, 7, 1024);
+    let mut program = Program::load(&none, 7, SMALL);
     let frame =
         Ipv4::new("192.0.2.1", "198.51.100.9").next(17, &Udp::new(1, 2).payload(18)).build();
     let udp = Kind::Udp as u32;
@@ -143,7 +145,7 @@ fn rules_change_as_one_and_at_once() {
 #[test]
 fn maps_take_the_memory_that_is_stated() {
     sandbox::enter();
-    for sources in [1024, 65_536] {
+    for sources in [SMALL, 65_536] {
         let mut program = Program::load(&one_packet_each(cpus(), false), 7, sources);
         let stated = program.plane().sizing().maps_bytes;
         let taken = program.memory();
@@ -158,7 +160,7 @@ fn maps_take_the_memory_that_is_stated() {
 #[test]
 fn the_program_calls_nothing_but_helpers_and_its_steps() {
     sandbox::enter();
-    let mut program = Program::load(&one_packet_each(cpus(), false), 7, 1024);
+    let mut program = Program::load(&one_packet_each(cpus(), false), 7, SMALL);
     let _loaded = program.runner();
     let symbols = std::fs::read_to_string("/proc/kallsyms").unwrap();
     // Address, type, bpf_prog_<tag>_<function>, [bpf].
@@ -181,11 +183,13 @@ fn the_program_calls_nothing_but_helpers_and_its_steps() {
 #[test]
 fn the_program_is_within_its_budget() {
     sandbox::enter();
-    let mut program = Program::load(&one_packet_each(cpus(), false), 7, 1024);
+    let mut program = Program::load(&one_packet_each(cpus(), false), 7, SMALL);
     let info = program.runner().info();
     let verified = info.verified_instruction_count().unwrap();
     let translated = info.size_translated().unwrap();
-    println!("{verified} instructions verified, {translated} bytes translated");
+    let jited = info.size_jitted();
+    println!("{verified} instructions verified, {translated} bytes translated, {jited} jited");
+    assert!(jited > 0 && jited < 25_000, "{jited}");
     assert!(verified < 250_000, "{verified}");
     assert!(translated < 45_000, "{translated}");
 }

@@ -91,7 +91,7 @@ struct Arguments {
 
     /// Remove every link and pin of limiterd, also those of a killed daemon,
     /// and exit
-    #[arg(long, conflicts_with_all = ["interfaces", "rate", "observe", "max_sources", "memory"])]
+    #[arg(long, conflicts_with_all = ["interfaces", "rate", "observe", "max_sources", "memory", "new_sources", "untracked"])]
     detach: bool,
 }
 
@@ -258,8 +258,8 @@ fn announce(plane: &Plane, policies: &Policies, arguments: &Arguments) {
     let gate = policies.gate();
     tracing::info!(
         "new sources: {} get a bucket, the others share {}",
-        gate.new_sources(sizing.max_sources),
-        gate.untracked(sizing.cpus)
+        gate.new_sources(sizing),
+        gate.untracked(sizing)
     );
     for limit in policies.limits() {
         if let Some((rate, burst)) = limit.source.packets {

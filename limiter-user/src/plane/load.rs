@@ -16,9 +16,9 @@ use crate::{
     sizing::Sizing,
 };
 
-/// Maps that all loads share; the last is one of tests only.
-pub(super) const SHARED: [&str; 8] =
-    ["SOURCES4", "SOURCES6", "TOTALS", "TRACKED", "CELLS", "RULES", "CONTROL", "CLOCK"];
+/// Maps that all loads share.
+pub(super) const SHARED: [&str; 7] =
+    ["SOURCES4", "SOURCES6", "TOTALS", "TRACKED", "CELLS", "RULES", "CONTROL"];
 
 /// Pin of an interface's counters.
 pub(super) fn stats_pin(interface: &str) -> String {

@@ -7,7 +7,7 @@
 
 use std::{process::ExitCode, sync::Barrier};
 
-use aya::programs::ProgramFd;
+use aya::programs::{ProgramFd, ProgramInfo};
 use clap::Parser;
 use limiter_common::policy::Ruleset;
 use limiter_tests::{
@@ -28,7 +28,7 @@ const REPEAT: u32 = 400_000;
 /// Repeats of one measurement of packets that go through the stack.
 const LIVE_REPEAT: u32 = 100_000;
 /// Nothing changes, 2^16 sources, 2^32 sources, every other of 2^32.
-const ONE: Shape = Shape { mask: 0, every_other: 0, listed: 0, first: 0 };
+const ONE: Shape = Shape { mask: 0, every_other: 0, listed: 0, first: 0, host_mask: 0 };
 const RESIDENT: Shape = Shape { mask: 0xffff, ..ONE };
 const RANDOM: Shape = Shape { mask: u32::MAX, ..ONE };
 const BETWEEN: Shape = Shape { every_other: 1, ..RANDOM };
@@ -74,6 +74,7 @@ struct Row {
 /// Sizes of one program.
 #[derive(Serialize)]
 struct Size {
+    program: &'static str,
     verified_instructions: u32,
     translated_bytes: u32,
     jited_bytes: u32,
@@ -91,7 +92,7 @@ struct Report {
     /// Packets that are handed to the network stack by a veth.
     live_bare_drop_ns: Option<f64>,
     live_rows: Vec<Row>,
-    program: Size,
+    programs: Vec<Size>,
 }
 
 fn main() -> ExitCode {
@@ -128,6 +129,17 @@ fn profile(rate: &str, burst: &str, new_sources: Option<&str>) -> Ruleset {
     let new_sources = new_sources.map(|rate| rate.parse().expect("a rate"));
     let policies = policies.with_gate(Gate { new_sources, untracked: None });
     policies.compile(sizing()).expect("in range")
+}
+
+impl Size {
+    fn of(program: &'static str, info: &ProgramInfo) -> Self {
+        Self {
+            program,
+            verified_instructions: info.verified_instruction_count().unwrap_or_default(),
+            translated_bytes: info.size_translated().unwrap_or_default(),
+            jited_bytes: info.size_jitted(),
+        }
+    }
 }
 
 impl Row {
@@ -176,12 +188,9 @@ impl Row {
 fn measure(rounds: usize, with_peers: bool) -> Report {
     let mut front = Front::load();
     let mut program = Program::load(&profile("1/s", "10", None), 6, sizing().max_sources);
-    let info = program.runner().info();
-    let size = Size {
-        verified_instructions: info.verified_instruction_count().unwrap_or_default(),
-        translated_bytes: info.size_translated().unwrap_or_default(),
-        jited_bytes: info.size_jitted(),
-    };
+    let minimal = front.program("minimal4").info().expect("a loaded program");
+    let mut programs =
+        vec![Size::of("limiterd", &program.runner().info()), Size::of("minimal limiter", &minimal)];
     let mut rows = Vec::new();
     for family in [Family::V4, Family::V6] {
         rows.extend(one_source(&mut front, &mut program, family, rounds));
@@ -189,7 +198,11 @@ fn measure(rounds: usize, with_peers: bool) -> Report {
     }
     let (mut live_rows, mut live_bare_drop_ns) = (Vec::new(), None);
     if with_peers {
-        rows.extend(xdp_filter(&mut front, rounds));
+        let peer = XdpFilter::load();
+        programs.push(Size::of("xdp-filter", &peer.info));
+        for family in [Family::V4, Family::V6] {
+            rows.extend(xdp_filter(&mut front, &peer, family, rounds));
+        }
         program.plane().set_rules(&profile("1/s", "10", None)).expect("setting rules");
         let live = Live::new(&program.runner().fd().try_clone().expect("a descriptor"));
         (live_rows, live_bare_drop_ns) = live.measure(rounds);
@@ -203,7 +216,7 @@ fn measure(rounds: usize, with_peers: bool) -> Report {
         rows,
         live_bare_drop_ns,
         live_rows,
-        program: size,
+        programs,
     }
 }
 
@@ -308,20 +321,18 @@ fn behind(
 }
 
 /// xdp-filter with one address on its list. It knows no rates.
-fn xdp_filter(front: &mut Front, rounds: usize) -> Vec<Row> {
-    let peer = XdpFilter::load();
-    let (frame, drop) = (Family::V4.frame(), front.fd("plain_drop"));
-    let rows = [("one source, listed", ONE), (RANDOM_SOURCES, RANDOM)].map(|(name, shape)| {
+fn xdp_filter(front: &mut Front, peer: &XdpFilter, family: Family, rounds: usize) -> [Row; 2] {
+    let (frame, drop) = (family.frame(), front.fd("plain_drop"));
+    [("one source, listed", ONE), (RANDOM_SOURCES, RANDOM)].map(|(name, shape)| {
         let sample = |_| {
             let bare = bare(front, &frame);
-            let alone = front.before_plain(&drop, shape, REPEAT);
-            let both = front.before_plain(&peer.program, shape, REPEAT);
+            let alone = front.before_plain(&drop, family, shape, REPEAT);
+            let both = front.before_plain(&peer.program, family, shape, REPEAT);
             Sample { bare, ns: both - alone + bare }
         };
         let samples: Vec<_> = (0..rounds).map(sample).collect();
-        Row::new("xdp-filter", name, Family::V4, None, &samples)
-    });
-    rows.into()
+        Row::new("xdp-filter", name, family, None, &samples)
+    })
 }
 
 /// What is measured with packets that go through the stack.
@@ -444,11 +455,27 @@ fn print(report: &Report, markdown: bool) {
         println!("\nGoals missed: {}.", missed.join("; "));
     }
     println!(
-        "\nThe program: {} instructions verified, {} bytes translated, {} bytes of machine code",
-        report.program.verified_instructions,
-        report.program.translated_bytes,
-        report.program.jited_bytes
+        "\nThe verifier walks through so many instructions; bytes as translated, and as machine code:\n"
     );
+    print_sizes(&report.programs, markdown);
+}
+
+fn print_sizes(programs: &[Size], markdown: bool) {
+    let (edge, bar) = if markdown { ("| ", " | ") } else { ("", "  ") };
+    let end = if markdown { " |" } else { "" };
+    let row = |cells: [&str; 4]| {
+        let [program, verified, translated, jited] = cells;
+        println!("{edge}{program:<18}{bar}{verified:>9}{bar}{translated:>11}{bar}{jited:>9}{end}");
+    };
+    row(["", "verified", "translated", "machine"]);
+    if markdown {
+        println!("|---|--:|--:|--:|");
+    }
+    for size in programs {
+        let numbers = [size.verified_instructions, size.translated_bytes, size.jited_bytes];
+        let [verified, translated, jited] = numbers.map(|number| number.to_string());
+        row([size.program, &verified, &translated, &jited]);
+    }
 }
 
 fn print_rows(rows: &[Row], markdown: bool) {

@@ -126,7 +126,8 @@ struct Set {
     /// Bytes per time and source, such as 10MB/s or 80Mbit/s
     #[arg(long, value_name = "BANDWIDTH", allow_hyphen_values = true)]
     bandwidth: Option<String>,
-    /// Bytes in a row that a source may send, such as 1MiB
+    /// Bytes in a row that a source may send, such as 1MiB; a larger packet
+    /// never passes
     #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
     bandwidth_burst: Option<String>,
     /// The same for each wider prefix (IPv4 /24, IPv6 /48)
