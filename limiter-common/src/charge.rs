@@ -21,8 +21,6 @@ use crate::{
 pub(crate) struct Charged<'a> {
     pub(crate) rules: &'a Ruleset,
     pub(crate) policy: &'a Policy,
-    /// Index of the policy.
-    pub(crate) index: u32,
     /// Bytes present.
     pub(crate) length: u32,
 }
@@ -73,7 +71,7 @@ impl Charged<'_> {
             let Some(limit) = self.policy.limit(level) else {
                 continue;
             };
-            let key = Total(limit_number(self.index, level));
+            let key = Total::of(limit_number(self.policy.number(), level));
             match tables.charge_total(key, limit, level.cost(self.length)) {
                 Charge::Admitted => {}
                 Charge::Contended => return Err(refused(Reason::Contended)),
@@ -97,7 +95,7 @@ impl Charged<'_> {
     ) -> Result<(), (Reason, Verdict)> {
         let gate = self.rules.gate();
         let prefix = if level.is_wide() { self.policy.prefix() } else { self.rules.sources() };
-        let key = K::new(address, prefix, limit_number(self.index, level));
+        let key = K::new(address, prefix, limit_number(self.policy.number(), level));
         let place = Place::of(key.spread(tables.seed()));
         let Some(words) = tables.tracked(place.word()) else {
             return Err(over_cap(Charge::NoRoom));

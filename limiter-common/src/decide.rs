@@ -1,8 +1,11 @@
-//! The line that every packet takes: parse, classify, charge, verdict.
+//! The line that every packet takes: parse, lists, class, charge, verdict.
 
 use crate::{
     charge::Charged,
+    class::classify,
+    control::Control,
     frame::Frame,
+    lists::Contents,
     parse::{Packet, Parsed, parse},
     policy::Ruleset,
     source::{Address, Key4, Key6},
@@ -14,11 +17,16 @@ use crate::{
 /// Decides about one frame, and charges what it is charged to.
 #[inline(always)]
 pub fn decide<F: Frame, T: Tables>(frame: &F, tables: &T) -> Decision {
-    let Some(rules) = tables.ruleset() else {
-        return Decision::new(Reason::Internal, NO_POLICY, frame.whole(), true);
+    let internal = || Decision::new(Reason::Internal, NO_POLICY, frame.whole(), true);
+    let Some(control) = tables.control() else {
+        return internal();
+    };
+    let slot = control.live().slot_now(tables);
+    let Some(rules) = tables.ruleset(slot) else {
+        return internal();
     };
     let reason = match parse(frame) {
-        Ok(Parsed::Ip(packet)) => return limit(&packet, rules, tables),
+        Ok(Parsed::Ip(packet)) => return limit(&packet, frame, control, slot, rules, tables),
         Ok(Parsed::NotIp) => Reason::NotIp,
         Ok(Parsed::Neighbour) => Reason::Neighbour,
         Err(_) => Reason::Malformed,
@@ -27,16 +35,30 @@ pub fn decide<F: Frame, T: Tables>(frame: &F, tables: &T) -> Decision {
 }
 
 #[inline(always)]
-fn limit<T: Tables>(packet: &Packet, rules: &Ruleset, tables: &T) -> Decision {
-    let (index, policy) = rules.classify(packet);
-    let enforce = !(rules.observes() || policy.observes());
-    if policy.is_off() {
-        return Decision::new(Reason::Unlimited, index, packet.length, enforce);
+fn limit<F: Frame, T: Tables>(
+    packet: &Packet,
+    frame: &F,
+    control: Control,
+    slot: u32,
+    rules: &Ruleset,
+    tables: &T,
+) -> Decision {
+    if control.lists != 0
+        && let Some(reason) = tables.look_up(&packet.source.mapped(), Contents(control.lists), slot)
+    {
+        return Decision::new(reason, NO_POLICY, packet.length, !rules.observes());
     }
-    let charged = Charged { rules, policy, index, length: packet.length };
+    let Some(policy) = rules.policy(classify(packet, frame, rules, slot, tables)) else {
+        return Decision::new(Reason::Unlimited, NO_POLICY, packet.length, true);
+    };
+    let (row, enforce) = (policy.number().row(), !(rules.observes() || policy.observes()));
+    if policy.is_off() {
+        return Decision::new(Reason::Unlimited, row, packet.length, enforce);
+    }
+    let charged = Charged { rules, policy, length: packet.length };
     let (reason, verdict) = match packet.source {
         Address::V4(address) => charged.at_every_level::<Key4>(address, tables),
         Address::V6(address) => charged.at_every_level::<Key6>(address, tables),
     };
-    Decision::with(reason, verdict, index, packet.length, enforce)
+    Decision::with(reason, verdict, row, packet.length, enforce)
 }

@@ -6,6 +6,12 @@ use network_types::{
     udp::UdpHdr,
 };
 
+use crate::{
+    class::{self, Set},
+    parse::Shape,
+    tables::Tables,
+};
+
 /// A frame whose headers are read in place.
 pub trait Frame {
     /// Bytes that are directly readable, from the Ethernet header on.
@@ -17,6 +23,14 @@ pub trait Frame {
 
     /// The header at `offset`, if all of it is directly readable.
     fn header<T: Header>(&self, offset: u32) -> Option<&T>;
+
+    /// [`class::classes_of`]; in the kernel a function of its own.
+    fn classes_of<T: Tables>(&self, shape: Shape, source: &[u32; 4], slot: u32, tables: &T) -> Set
+    where
+        Self: Sized,
+    {
+        class::classes_of(self, shape, source, slot, tables)
+    }
 }
 
 /// A wire header that can be read at any address.

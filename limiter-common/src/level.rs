@@ -82,13 +82,37 @@ impl Level {
     }
 }
 
-/// Number of the limit of a policy at a level, below [`LIMITS`]; part of the
-/// keys of buckets.
+/// Number of the limit of a policy at a level, of the policy's number; part of
+/// the keys of buckets.
 #[inline(always)]
 #[must_use]
-pub const fn limit_number(policy: u32, level: Level) -> u32 {
-    policy * 8 + level as u32
+pub const fn limit_number(policy: Number, level: Level) -> u32 {
+    policy.0 + level as u32
 }
 
-/// Numbers of limits.
-pub const LIMITS: u32 = MAX_POLICIES * 8;
+/// Numbers of limits that exist at a time.
+pub const LIMITS: u32 = MAX_POLICIES * LEVEL_SLOTS;
+/// A power of two with room for every level.
+const LEVEL_SLOTS: u32 = 8;
+
+/// A policy's number, which it keeps wherever it stands among others: the
+/// first of those of its limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct Number(u32);
+
+impl Number {
+    /// Number `row` below [`MAX_POLICIES`], which counters are kept under, for
+    /// the `use_`th time: buckets of an earlier use are not found.
+    #[must_use]
+    pub const fn new(row: u32, use_: u32) -> Self {
+        Self(use_.wrapping_mul(LIMITS) + (row % MAX_POLICIES) * LEVEL_SLOTS)
+    }
+
+    /// The row of counters.
+    #[inline(always)]
+    #[must_use]
+    pub const fn row(self) -> u32 {
+        self.0 / LEVEL_SLOTS % MAX_POLICIES
+    }
+}

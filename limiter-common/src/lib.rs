@@ -1,8 +1,8 @@
 //! The pure core of limiterd.
 //!
-//! One packet goes through `frame` → [`parse`] → [`policy`] (classify) →
-//! [`charge`] (each [`level`], behind the [`gate`] for new sources) → [`verdict`];
-//! [`decide`] is that line, written once.
+//! One packet goes through `frame` → [`parse`] → [`lists`] (allow, ban, deny) →
+//! [`class`] (which [`policy`]) → [`charge`] (each [`level`], behind the [`gate`]
+//! for new sources) → [`verdict`]; [`decide`] is that line, written once.
 //! Bytes, tables and time come in as parameters, so that the XDP program, the
 //! tests and any simulation run this same code. Nothing here allocates, reads
 //! a clock or panics on input.
@@ -10,11 +10,14 @@
 
 pub mod bucket;
 pub mod charge;
+pub mod class;
+pub mod control;
 pub mod decide;
 pub mod frame;
 pub mod gate;
 pub mod level;
 pub mod limit;
+pub mod lists;
 pub mod parse;
 pub mod policy;
 pub mod source;
@@ -26,4 +29,4 @@ pub mod verdict;
 /// Version of everything that outlives a process: map layouts, map names and
 /// what their contents mean. It is part of the pin directory's name; raise it
 /// whenever one of them changes.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;

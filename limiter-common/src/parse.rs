@@ -26,6 +26,10 @@ const IPV6_LENGTH: u32 = 40;
 const UDP_LENGTH: u32 = 8;
 const ICMP_LENGTH: u32 = 8;
 const TCP_LENGTH: u32 = 20;
+const IPV4_DESTINATION: u32 = 16;
+const IPV6_DESTINATION: u32 = 24;
+/// In TCP and in UDP.
+const PORT_OFFSET: u32 = 2;
 /// Largest packet whose length fits an IPv4 or IPv6 header. A receiver that
 /// merges packets beyond it (BIG TCP) leaves the header's length field zero.
 const MAX_IP_LENGTH: u32 = 65_535;
@@ -67,6 +71,21 @@ impl Kind {
     pub const ALL: [Self; 7] =
         [Self::TcpSyn, Self::Tcp, Self::Udp, Self::Icmp, Self::Icmpv6, Self::Fragment, Self::Other];
 
+    /// The kind of that code; the last for any beyond.
+    #[inline(always)]
+    #[must_use]
+    pub const fn numbered(code: u8) -> Self {
+        match code {
+            0 => Self::TcpSyn,
+            1 => Self::Tcp,
+            2 => Self::Udp,
+            3 => Self::Icmp,
+            4 => Self::Icmpv6,
+            5 => Self::Fragment,
+            _ => Self::Other,
+        }
+    }
+
     /// Name as it stands in the configuration.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -89,10 +108,94 @@ const _: () = assert!(Kind::ALL.len() <= Kind::SLOTS && Kind::SLOTS.is_power_of_
 pub struct Packet {
     /// Who claims to have sent it.
     pub source: Address,
-    /// What it is.
-    pub kind: Kind,
     /// Bytes present, from the Ethernet header on.
     pub length: u32,
+    /// What it is.
+    pub shape: Shape,
+}
+
+/// What a packet is, and where its headers are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// What kind of packet.
+    pub kind: Kind,
+    /// The protocol that the last header names.
+    pub protocol: u8,
+    /// Whether it is IPv6; the source of such a packet may be IPv4-mapped.
+    ipv6: bool,
+    /// Offset of the IP header.
+    network: u16,
+    /// Offset of what follows all IP headers.
+    transport: u16,
+}
+
+impl Shape {
+    /// Offsets are bounded by what the parser looks behind: two VLAN tags, 60
+    /// bytes of IPv4 or eight extension headers of at most 2 KiB.
+    #[inline(always)]
+    const fn new(kind: Kind, protocol: u8, ipv6: bool, network: u32, transport: u32) -> Self {
+        let (network, transport) = ((network & 0xffff) as u16, (transport & 0xffff) as u16);
+        Self { kind, protocol, ipv6, network, transport }
+    }
+
+    /// As one word.
+    #[inline(always)]
+    #[must_use]
+    pub const fn word(self) -> u64 {
+        self.kind as u64
+            | (self.protocol as u64) << 8
+            | (self.ipv6 as u64) << 16
+            | (self.network as u64) << 32
+            | (self.transport as u64) << 48
+    }
+
+    /// From its word.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_word(word: u64) -> Self {
+        Self {
+            kind: Kind::numbered((word & 0xff) as u8),
+            protocol: (word >> 8 & 0xff) as u8,
+            ipv6: word >> 16 & 1 != 0,
+            network: (word >> 32 & 0xffff) as u16,
+            transport: (word >> 48) as u16,
+        }
+    }
+
+    /// Who it is sent to.
+    #[inline(always)]
+    pub fn destination<F: Frame>(self, frame: &F) -> Option<Address> {
+        let network = u32::from(self.network);
+        if self.ipv6 {
+            let bytes = frame.header::<[u8; 16]>(network + IPV6_DESTINATION)?;
+            Some(Address::from_ipv6(*bytes))
+        } else {
+            let bytes = frame.header::<[u8; 4]>(network + IPV4_DESTINATION)?;
+            Some(Address::from_ipv4(*bytes))
+        }
+    }
+
+    /// The port that it is sent to, if it is TCP or UDP and shows one.
+    #[inline(always)]
+    pub fn port<F: Frame>(self, frame: &F) -> Option<u16> {
+        match self.kind {
+            Kind::TcpSyn | Kind::Tcp | Kind::Udp => {
+                let bytes = frame.header::<[u8; 2]>(u32::from(self.transport) + PORT_OFFSET)?;
+                Some(u16::from_be_bytes(*bytes))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The outermost VLAN of a frame; 0 for a frame without a tag, or with one that
+/// only carries a priority (IEEE 802.1Q, 9.6).
+#[inline(always)]
+pub fn vlan<F: Frame>(frame: &F) -> u16 {
+    match (read_u16(frame, ETHER_TYPE_OFFSET), frame.header::<[u8; 2]>(ETHERNET_LENGTH)) {
+        (Ok(ether_type), Some(tag)) if is_vlan(ether_type) => u16::from_be_bytes(*tag) & 0x0fff,
+        _ => 0,
+    }
 }
 
 /// A frame that is what it says it is.
@@ -216,7 +319,8 @@ fn parse_ipv4<F: Frame>(frame: &F, start: u32) -> Result<Packet, Defect> {
     } else {
         transport(frame, protocol, start + header_length, end, more)?
     };
-    Ok(Packet { source, kind, length })
+    let shape = Shape::new(kind, protocol, false, start, start + header_length);
+    Ok(Packet { source, length, shape })
 }
 
 #[inline(always)]
@@ -250,7 +354,8 @@ fn parse_ipv6<F: Frame>(frame: &F, start: u32) -> Result<Parsed, Defect> {
             skip = 8;
             if fragment & 0xfff8 != 0 {
                 fits(offset, skip, end)?;
-                return Ok(Parsed::Ip(Packet { source, kind: Kind::Fragment, length }));
+                let shape = Shape::new(Kind::Fragment, extension[0], true, start, offset + skip);
+                return Ok(Parsed::Ip(Packet { source, length, shape }));
             }
             first_fragment |= fragment & 1 != 0;
         }
@@ -271,7 +376,8 @@ fn parse_ipv6<F: Frame>(frame: &F, start: u32) -> Result<Parsed, Defect> {
     } else {
         transport(frame, next, offset, end, first_fragment)?
     };
-    Ok(Parsed::Ip(Packet { source, kind, length }))
+    let shape = Shape::new(kind, next, true, start, offset);
+    Ok(Parsed::Ip(Packet { source, length, shape }))
 }
 
 /// The extension headers that Linux looks behind, as bits by their number.

@@ -1,10 +1,11 @@
 //! Compiled policies: what user space writes and the packet path reads.
 
 use crate::{
+    class::Classes,
     gate::Gate,
-    level::{Level, MAX_POLICIES},
+    level::{Level, MAX_POLICIES, Number},
     limit::Limit,
-    parse::{Kind, Packet},
+    parse::Kind,
     source::SourcePrefix,
 };
 
@@ -33,50 +34,35 @@ pub struct Policy {
     levels: u32,
     /// What counts as one wider prefix.
     prefix: SourcePrefix,
-    _padding: u32,
+    number: Number,
     limits: [Limit; Level::ALL.len()],
 }
 
-/// One generation of policies and the table that chooses among them.
+/// One generation of policies and the tables that choose among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Ruleset {
-    /// Policy index by packet kind.
-    by_kind: [u32; Kind::SLOTS],
+    /// Number of the generation, counted from the load.
+    generation: u64,
     /// 1: nothing is dropped, whatever a policy says.
     observe: u32,
     /// What counts as one source.
     sources: SourcePrefix,
     /// What new sources may do.
     gate: Gate,
+    classes: Classes,
     policies: [Policy; MAX_POLICIES as usize],
-}
-
-/// The word that makes a generation live.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct Control {
-    /// Number of the live generation, counted from the load; its slot in the
-    /// rule-set map is the number modulo [`GENERATIONS`].
-    pub generation: u64,
 }
 
 const _: () =
     assert!(size_of::<Policy>() == 32 + 6 * size_of::<Limit>() && align_of::<Policy>() == 8);
 const _: () = assert!(
-    size_of::<Ruleset>() == 56 + size_of::<Gate>() + size_of::<Policy>() * MAX_POLICIES as usize
+    size_of::<Ruleset>()
+        == 32
+            + size_of::<Gate>()
+            + size_of::<Classes>()
+            + size_of::<Policy>() * MAX_POLICIES as usize
 );
-const _: () = assert!(size_of::<Control>() == 8);
-const _: () = assert!(MAX_POLICIES.is_power_of_two() && GENERATIONS.is_power_of_two());
-
-impl Control {
-    /// Slot of the live generation in the rule-set map.
-    #[inline(always)]
-    #[must_use]
-    pub const fn slot(self) -> u32 {
-        (self.generation & (GENERATIONS as u64 - 1) & 0xffff_ffff) as u32
-    }
-}
 
 impl Policy {
     /// A policy without a limit.
@@ -86,7 +72,7 @@ impl Policy {
             mode: mode as u32,
             levels: 0,
             prefix: SourcePrefix::WIDER,
-            _padding: 0,
+            number: Number::new(0, 0),
             limits: [Limit::NONE; Level::ALL.len()],
         }
     }
@@ -104,6 +90,20 @@ impl Policy {
     pub const fn with_prefix(mut self, prefix: SourcePrefix) -> Self {
         self.prefix = prefix;
         self
+    }
+
+    /// With this number.
+    #[must_use]
+    pub const fn numbered(mut self, number: Number) -> Self {
+        self.number = number;
+        self
+    }
+
+    /// Its number.
+    #[inline(always)]
+    #[must_use]
+    pub const fn number(&self) -> Number {
+        self.number
     }
 
     /// The limit at this level, if there is one.
@@ -147,14 +147,15 @@ impl Policy {
 }
 
 impl Ruleset {
-    /// A rule set in which every packet meets policy 0, which is off.
+    /// A rule set without a policy.
     #[must_use]
     pub const fn new(observe: bool, gate: Gate) -> Self {
         Self {
-            by_kind: [0; Kind::SLOTS],
+            generation: 0,
             observe: observe as u32,
             sources: SourcePrefix::DEFAULT,
             gate,
+            classes: Classes::NONE,
             policies: [Policy::new(Mode::Off); MAX_POLICIES as usize],
         }
     }
@@ -163,6 +164,7 @@ impl Ruleset {
     #[must_use]
     pub fn stamped(mut self, generation: u64) -> Self {
         let stamp = (generation & 0xffff_ffff) as u32;
+        self.generation = generation;
         self.gate = self.gate.stamped(stamp);
         for limit in self.policies.iter_mut().flat_map(|policy| &mut policy.limits) {
             *limit = limit.stamped(stamp);
@@ -170,22 +172,50 @@ impl Ruleset {
         self
     }
 
-    /// Sets policy number `index` modulo [`MAX_POLICIES`].
-    pub const fn set_policy(&mut self, index: u32, policy: Policy) {
-        self.policies[(index % MAX_POLICIES) as usize] = policy;
+    /// Sets the policy at a place modulo [`MAX_POLICIES`].
+    pub const fn set_policy(&mut self, place: u32, policy: Policy) {
+        self.policies[(place % MAX_POLICIES) as usize] = policy;
     }
 
-    /// Sends packets of `kind` to policy number `index`.
-    pub const fn set_kind(&mut self, kind: Kind, index: u32) {
-        self.by_kind[kind as usize] = index % MAX_POLICIES;
+    /// Sends packets of `kind` to the policy at a place, where no other axis is
+    /// used.
+    pub const fn set_kind(&mut self, kind: Kind, place: u32) {
+        self.classes.first[kind as usize] = place;
+        self.classes.kinds[kind as usize] = 1 << (place % MAX_POLICIES);
     }
 
-    /// The policy that a packet meets, and its index.
+    /// Sends every packet to the policy at a place, where no other axis is used.
+    pub const fn set_every_kind(&mut self, place: u32) {
+        let mut kind = 0;
+        while kind < Kind::ALL.len() {
+            self.set_kind(Kind::ALL[kind], place);
+            kind += 1;
+        }
+    }
+
+    /// Sets the tables that choose among the policies.
+    pub const fn set_classes(&mut self, classes: Classes) {
+        self.classes = classes;
+    }
+
+    /// The tables that choose among the policies.
     #[inline(always)]
     #[must_use]
-    pub const fn classify(&self, packet: &Packet) -> (u32, &Policy) {
-        let index = self.by_kind[packet.kind as usize % Kind::SLOTS] % MAX_POLICIES;
-        (index, &self.policies[index as usize])
+    pub const fn classes(&self) -> &Classes {
+        &self.classes
+    }
+
+    /// The policy at a place, if there is such a place.
+    #[inline(always)]
+    #[must_use]
+    pub fn policy(&self, place: u32) -> Option<&Policy> {
+        self.policies.get(place as usize)
+    }
+
+    /// Number of the generation, counted from the load.
+    #[must_use]
+    pub const fn generation(&self) -> u64 {
+        self.generation
     }
 
     /// Sets what counts as one source.
@@ -218,6 +248,3 @@ impl Ruleset {
 // SAFETY: repr(C), integers only, no padding (sizes asserted above).
 #[cfg(not(target_arch = "bpf"))]
 unsafe impl aya::Pod for Ruleset {}
-// SAFETY: one u64.
-#[cfg(not(target_arch = "bpf"))]
-unsafe impl aya::Pod for Control {}

@@ -1,5 +1,7 @@
 //! Who sent a packet, and the keys of its buckets.
 
+use crate::level::LIMITS;
+
 /// A source address in network order, as native words; IPv4-mapped IPv6
 /// addresses are the IPv4 addresses that they map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,16 +29,32 @@ impl Address {
     pub const fn from_ipv6(b: [u8; 16]) -> Self {
         // Word by word: a copy as a whole may become a call to memcpy, which
         // the verifier refuses without CAP_PERFMON.
-        let words = [
+        Self::from_words([
             u32::from_ne_bytes([b[0], b[1], b[2], b[3]]),
             u32::from_ne_bytes([b[4], b[5], b[6], b[7]]),
             u32::from_ne_bytes([b[8], b[9], b[10], b[11]]),
             u32::from_ne_bytes([b[12], b[13], b[14], b[15]]),
-        ];
+        ])
+    }
+
+    /// From the words of an IPv6 address.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_words(words: [u32; 4]) -> Self {
         if words[0] == 0 && words[1] == 0 && words[2] == MAPPED {
             Self::V4(words[3])
         } else {
             Self::V6(words)
+        }
+    }
+
+    /// As IPv6; IPv4 as IPv4-mapped.
+    #[inline(always)]
+    #[must_use]
+    pub const fn mapped(self) -> [u32; 4] {
+        match self {
+            Self::V4(address) => [0, 0, MAPPED, address],
+            Self::V6(words) => words,
         }
     }
 }
@@ -109,6 +127,13 @@ pub struct Total(
 );
 
 impl Total {
+    /// What all sources share under a limit.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of(limit: u32) -> Self {
+        Self(limit % LIMITS)
+    }
+
     /// The CPU below `cpus` that keeps the shared word.
     #[inline(always)]
     #[must_use]
@@ -144,7 +169,7 @@ pub const fn home(spread: u64, cpus: u32) -> u32 {
 /// Folds a word into a hash: multiplication by an odd constant carries low
 /// bits up, the fold brings high ones down.
 #[inline(always)]
-const fn mix(hash: u64, word: u64) -> u64 {
+pub(crate) const fn mix(hash: u64, word: u64) -> u64 {
     let product = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     product ^ (product >> 32)
 }

@@ -2,11 +2,15 @@
 
 use crate::{
     bucket::{Charge, Clock, LeaseCell, Word},
+    class::{PrefixKey, Set},
+    control::Control,
     gate::Gate,
     limit::Limit,
+    lists::{Contents, ExactKey, Listing},
     policy::Ruleset,
     source::{Key4, Key6, Seed, Total},
     tracked::Words,
+    verdict::Reason,
 };
 
 /// A table of buckets, seen from the CPU that runs.
@@ -44,8 +48,25 @@ pub trait Tables:
     /// A shared word outside the tables of buckets.
     type Shared: Word;
 
-    /// The live rule set.
-    fn ruleset(&self) -> Option<&Ruleset>;
+    /// Which rules are live, and what the lists hold.
+    fn control(&self) -> Option<Control>;
+    /// The rule set in slot 0 or 1.
+    fn ruleset(&self, slot: u32) -> Option<&Ruleset>;
+    /// Entry `index` below [`crate::class::CLASSES`] of the classes by port and
+    /// VLAN in a slot.
+    fn class(&self, slot: u32, index: u32) -> Set;
+    /// The class of the longest prefix of an address.
+    fn prefix_class(&self, key: &PrefixKey) -> Option<Set>;
+    /// Word `word` below [`crate::lists::WORDS`] of the bitmaps of the lists.
+    fn listed(&self, word: u32) -> u64;
+    /// What the lists say about exactly this.
+    fn listing(&self, key: &ExactKey) -> Option<Listing>;
+    /// What the lists say about the longest prefix of an address.
+    fn listing_around(&self, address: &[u32; 4]) -> Option<Listing>;
+    /// [`crate::lists::look_up`]
+    fn look_up(&self, address: &[u32; 4], contents: Contents, slot: u32) -> Option<Reason>;
+    /// Number of the interface, below [`crate::class::INTERFACES`].
+    fn interface(&self) -> u32;
     /// Entry `word` below [`crate::tracked::WORDS`] of the bitmap of tracked
     /// keys.
     fn tracked(&self, word: u32) -> Option<Words<Self::Shared>>;

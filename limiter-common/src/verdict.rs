@@ -93,6 +93,18 @@ impl Reason {
         Self::Internal,
     ];
 
+    /// The reason of a list by its code.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of_list(code: u32) -> Option<Self> {
+        match code {
+            code if code == Self::Allowed as u32 => Some(Self::Allowed),
+            code if code == Self::Banned as u32 => Some(Self::Banned),
+            code if code == Self::Denied as u32 => Some(Self::Denied),
+            _ => None,
+        }
+    }
+
     /// Name as it stands in JSON and metrics.
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,7 +1,14 @@
 //! The only place where packet memory is read.
 
 use aya_ebpf::{EbpfContext as _, helpers::bpf_xdp_get_buff_len, programs::XdpContext};
-use limiter_common::frame::{Frame, Header};
+use limiter_common::{
+    class::Set,
+    frame::{Frame, Header},
+    parse::Shape,
+    tables::Tables,
+};
+
+use crate::steps;
 
 /// The verifier wants to see a bound. The parser's own is far lower: eight
 /// extension headers of at most 2 KiB. Where the compiler knows that, the
@@ -50,6 +57,17 @@ impl Frame for XdpFrame<'_> {
         // the comparison above keeps the access inside it, and `Header`
         // promises that any bytes at any address are a value.
         Some(unsafe { &*(header as *const T) })
+    }
+
+    #[inline(always)]
+    fn classes_of<T: Tables>(
+        &self,
+        shape: Shape,
+        source: &[u32; 4],
+        slot: u32,
+        _tables: &T,
+    ) -> Set {
+        steps::classes_of(self.ctx.as_ptr().cast(), shape.word(), source, slot)
     }
 }
 

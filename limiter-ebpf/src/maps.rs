@@ -4,27 +4,32 @@ use core::ffi::c_void;
 
 use aya_ebpf::{
     Global,
-    bindings::BPF_NOEXIST,
-    btf_maps::{Array, LruPerCpuHashMap, PerCpuArray},
+    bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_NOEXIST},
+    btf_maps::{Array, HashMap, LpmTrie, LruPerCpuHashMap, PerCpuArray, lpm_trie},
     helpers::generated::bpf_map_lookup_percpu_elem,
     macros::btf_map,
 };
 use limiter_common::{
     bucket::{Bucket, Clock, Lease, LeaseCell},
+    class::{CLASSES as CLASSES_OF_SLOT, PrefixKey, Set, TABLE_BITS},
+    control::Control,
     gate,
-    policy::{Control, GENERATIONS, Ruleset},
+    lists::{self, Contents, ExactKey, Listing},
+    policy::{GENERATIONS, Ruleset},
     source::{Key4, Key6, Seed, Total},
     stats::{self, Counter},
     tables::{Buckets, Full, Sources, Tables},
     tracked::{WORDS, Words},
-    verdict::Decision,
+    verdict::{Decision, Reason},
 };
 
-use crate::{clock, word::MapWord};
+use crate::{clock, steps, word::MapWord};
 
 /// Entries of the source maps unless the loader says otherwise.
 const DEFAULT_SOURCES: usize = 16_384;
 const EEXIST: i32 = 17;
+/// Entries of each list, which is made of memory only as it grows.
+const MAX_LISTED: usize = limiter_common::lists::MAX_ENTRIES as usize;
 /// In memory of its own: on the stack it would be made by a call to memset,
 /// which the verifier refuses without CAP_PERFMON.
 static FULL: Bucket = Bucket::FULL;
@@ -56,9 +61,31 @@ static CELLS: Array<u64, { gate::CELLS as usize }> = Array::new();
 #[btf_map]
 static RULES: Array<Ruleset, { GENERATIONS as usize }> = Array::new();
 
-/// Which generation is live.
+/// Which generation is live. User space writes it by way of a mapping: one
+/// store.
 #[btf_map]
-static CONTROL: Array<Control, 1> = Array::new();
+static CONTROL: Array<Control, 1, { BPF_F_MMAPABLE as usize }> = Array::new();
+
+/// Which policies a port and a VLAN satisfy, by generation.
+#[btf_map]
+static CLASSES: Array<Set, { (CLASSES_OF_SLOT * GENERATIONS) as usize }> = Array::new();
+
+/// Which policies a prefix satisfies, by generation.
+#[btf_map]
+static CLASS_PREFIX: LpmTrie<PrefixKey, Set, MAX_LISTED> = LpmTrie::new();
+
+/// What the lists say about single addresses and IPv6 /64s.
+#[btf_map]
+static LISTS_EXACT: HashMap<ExactKey, Listing, MAX_LISTED, { BPF_F_NO_PREALLOC as usize }> =
+    HashMap::new();
+
+/// What the lists say about other prefixes.
+#[btf_map]
+static LISTS_PREFIX: LpmTrie<[u32; 4], Listing, MAX_LISTED> = LpmTrie::new();
+
+/// Which addresses may be on the lists.
+#[btf_map]
+static LISTED: Array<u64, { lists::WORDS as usize }> = Array::new();
 
 /// Counters of one interface.
 #[btf_map]
@@ -71,6 +98,10 @@ static REPORTED: PerCpuArray<u64, 1> = PerCpuArray::new();
 /// Number of possible CPUs, set at load.
 #[unsafe(no_mangle)]
 static CPUS: Global<u32> = Global::new(1);
+
+/// Number of the interface, set at load.
+#[unsafe(no_mangle)]
+static INTERFACE: Global<u32> = Global::new(0);
 
 /// Random numbers for hashes, set at load.
 #[unsafe(no_mangle)]
@@ -109,6 +140,21 @@ pub(crate) fn may_report() -> bool {
     may
 }
 
+/// A key of a trie whose data is aligned: the verifier refuses to write whole
+/// words elsewhere.
+#[repr(C, align(8))]
+struct Aligned<K> {
+    _padding: u32,
+    key: lpm_trie::Key<K>,
+}
+
+impl<K> Aligned<K> {
+    #[inline(always)]
+    const fn new(bits: u32, data: K) -> Self {
+        Self { _padding: 0, key: lpm_trie::Key::new(bits, data) }
+    }
+}
+
 /// The maps and clocks of this load.
 pub(crate) struct KernelTables;
 
@@ -116,11 +162,53 @@ impl Tables for KernelTables {
     type Shared = MapWord;
 
     #[inline(always)]
-    fn ruleset(&self) -> Option<&Ruleset> {
+    fn control(&self) -> Option<Control> {
         let control = CONTROL.get_ptr(0)?;
-        // SAFETY: a map value; user space replaces the word as a whole.
-        let control = unsafe { control.read_volatile() };
-        RULES.get(control.slot())
+        // SAFETY: a map value; user space replaces each word as a whole.
+        Some(unsafe { control.read_volatile() })
+    }
+
+    #[inline(always)]
+    fn ruleset(&self, slot: u32) -> Option<&Ruleset> {
+        RULES.get(slot)
+    }
+
+    #[inline(always)]
+    fn class(&self, slot: u32, index: u32) -> Set {
+        CLASSES.get(slot * CLASSES_OF_SLOT + index).copied().unwrap_or_default()
+    }
+
+    #[inline(always)]
+    fn prefix_class(&self, key: &PrefixKey) -> Option<Set> {
+        let key = Aligned::new(TABLE_BITS + u128::BITS, *key);
+        CLASS_PREFIX.get(&key.key).copied()
+    }
+
+    #[inline(always)]
+    fn listed(&self, word: u32) -> u64 {
+        LISTED.get(word).copied().unwrap_or_default()
+    }
+
+    #[inline(always)]
+    fn listing(&self, key: &ExactKey) -> Option<Listing> {
+        // SAFETY: the kernel never changes a value in place; it stays as it is
+        // while the program runs.
+        unsafe { LISTS_EXACT.get(key) }.copied()
+    }
+
+    #[inline(always)]
+    fn listing_around(&self, address: &[u32; 4]) -> Option<Listing> {
+        LISTS_PREFIX.get(&Aligned::new(u128::BITS, *address).key).copied()
+    }
+
+    #[inline(always)]
+    fn look_up(&self, address: &[u32; 4], contents: Contents, slot: u32) -> Option<Reason> {
+        Reason::of_list(steps::look_up(address, contents.0, slot))
+    }
+
+    #[inline(always)]
+    fn interface(&self) -> u32 {
+        INTERFACE.load()
     }
 
     #[inline(always)]
@@ -161,6 +249,16 @@ impl Clock for KernelTables {
     #[inline(always)]
     fn tick(&self) -> u64 {
         clock::tick()
+    }
+
+    #[inline(always)]
+    fn coarse_ns(&self) -> u64 {
+        clock::coarse_ns()
+    }
+
+    #[inline(always)]
+    fn boot_ns(&self) -> u64 {
+        clock::boot_ns()
     }
 }
 

@@ -36,7 +36,7 @@ fn limiterd(ctx: XdpContext) -> u32 {
 fn report(ctx: &XdpContext, reason: Reason) {
     match reason {
         Reason::MapFull => {
-            warn!(ctx, "a table took no new source; it shares the cap of untracked ones")
+            warn!(ctx, "a table took no new source; it shares the cap of untracked ones");
         }
         Reason::Contended => warn!(ctx, "CPUs contend for one source; the packet was dropped"),
         _ => error!(ctx, "no rule set is loaded; the packet passed"),

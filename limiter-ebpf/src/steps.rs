@@ -1,19 +1,57 @@
-//! The steps of [`limiter_common::charge`] as functions of their own.
+//! Steps of the core as functions of their own.
 //!
 //! They are global functions to the verifier: each is verified once, for any
 //! arguments, and pointers come with the size of what they point to and may be
 //! null.
 
+use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use limiter_common::{
     bucket::Charge,
-    charge,
+    charge, class,
     gate::Gate,
     limit::Limit,
+    lists::{self, Contents},
+    parse::Shape,
     source::{Key4, Key6, Total},
     tables::{Steps, TotalStep},
 };
 
-use crate::maps::KernelTables;
+use crate::{frame::XdpFrame, maps::KernelTables};
+
+/// [`lists::look_up`]; the code of a reason, or [`UNLISTED`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn look_up(address: *const [u32; 4], contents: u64, slot: u32) -> u32 {
+    // SAFETY: null, or an address that outlives the call.
+    let Some(address) = (unsafe { address.as_ref() }) else {
+        return UNLISTED;
+    };
+    match lists::look_up(address, Contents(contents), slot, &KernelTables) {
+        Some(reason) => reason as u32,
+        None => UNLISTED,
+    }
+}
+
+/// The code of no reason.
+const UNLISTED: u32 = u32::MAX;
+
+/// [`class::classes_of`]
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn classes_of(
+    ctx: *mut xdp_md,
+    shape: u64,
+    source: *const [u32; 4],
+    slot: u32,
+) -> u64 {
+    // SAFETY: null, or an address that outlives the call.
+    let Some(source) = (unsafe { source.as_ref() }) else {
+        return 0;
+    };
+    let ctx = XdpContext::new(ctx);
+    let frame = XdpFrame::new(&ctx);
+    class::classes_of(&frame, Shape::from_word(shape), source, slot, &KernelTables)
+}
 
 macro_rules! steps {
     ($key:ty, $charge_key:ident, $charge_untracked:ident) => {

@@ -17,3 +17,15 @@ pub(crate) fn now_ns() -> u64 {
 pub(crate) fn tick() -> u64 {
     CLOCK.get(1).copied().unwrap_or_default()
 }
+
+/// The same clock as [`now_ns`].
+#[inline(always)]
+pub(crate) fn coarse_ns() -> u64 {
+    now_ns()
+}
+
+/// The same clock as [`now_ns`].
+#[inline(always)]
+pub(crate) fn boot_ns() -> u64 {
+    now_ns()
+}

@@ -3,10 +3,13 @@
 pub mod api;
 pub mod bytes;
 pub mod client;
+pub mod compiled;
 mod decimal;
 pub mod error;
 pub mod gate;
 pub mod interface;
+pub mod lists;
+pub mod machine;
 pub mod object;
 pub mod plane;
 pub mod policies;

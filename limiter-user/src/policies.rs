@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use limiter_common::{
-    level::Level,
+    level::{Level, Number},
     limit::{self, RangeError},
     parse::Kind as Packets,
     policy::{self, Policy, Ruleset},
@@ -12,6 +12,7 @@ use limiter_common::{
 
 use crate::{
     bytes::{Bandwidth, ByteBurst},
+    compiled::{Compiled, Conditions},
     error::{Error, Kind, Result},
     gate::Gate,
     rate::{Burst, PacketRate},
@@ -298,16 +299,17 @@ impl Policies {
     ///
     /// # Errors
     /// Never for limits made from [`PacketRate`], [`Burst`] and their like.
-    pub fn compile(&self, sizing: Sizing) -> Result<Ruleset> {
+    pub fn compile(&self, sizing: Sizing) -> Result<Compiled> {
         let mut rules = Ruleset::new(self.observe, self.gate.compile(sizing)?);
-        for (index, limit) in (0u32..).zip(&self.limits) {
+        let mut conditions = Vec::new();
+        for (place, limit) in (0u32..).zip(&self.limits) {
             let policy = limit.compile(sizing.cpus);
-            rules.set_policy(index, policy.map_err(|error| out_of_range(&limit.name, error))?);
-            for &kind in &limit.packets {
-                rules.set_kind(kind, index);
-            }
+            let policy = policy.map_err(|error| out_of_range(&limit.name, error))?;
+            rules.set_policy(place, policy.numbered(Number::new(place, 0)));
+            let kinds = limit.packets.clone();
+            conditions.push(Conditions { kinds, ..Conditions::default() });
         }
-        Ok(rules)
+        Ok(Compiled::new(rules, &conditions))
     }
 }
 

@@ -7,8 +7,11 @@
 
 use limiter_common::{
     bucket::Bucket,
+    class::{CLASSES, Set},
+    control::Control,
     gate::{CELLS, TOTALS},
-    policy::{Control, GENERATIONS, Ruleset},
+    lists,
+    policy::{GENERATIONS, Ruleset},
     source::{Key4, Key6},
     stats::{Counter, ROWS},
     tracked::WORDS,
@@ -37,6 +40,7 @@ const REPORTS: u64 = 128 << 10;
 const ELEMENT: u64 = 48;
 const POINTER: u64 = 8;
 const BUCKET: u64 = 16;
+const PAGE: u64 = 4096;
 
 /// Sizes of one load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +51,7 @@ pub struct Sizing {
     pub cpus: u32,
     /// Length of a timer tick, nanoseconds.
     pub tick_ns: u64,
-    /// Bytes of all maps.
+    /// Bytes of all maps, entries of the lists apart: each takes some 100.
     pub maps_bytes: u64,
 }
 
@@ -98,7 +102,11 @@ impl Sizing {
         };
         let maps_bytes = sources_bytes(max_sources, cpus)
             + array_bytes::<Ruleset>(GENERATIONS)
-            + array_bytes::<Control>(1)
+            // Made of whole pages.
+            + array_bytes::<Control>(1).next_multiple_of(PAGE)
+            + array_bytes::<Set>(CLASSES * GENERATIONS)
+            + array_bytes::<u64>(lists::WORDS)
+            + u64::from(lists::MAX_ENTRIES) * BUCKET
             + array_bytes::<[u64; 2]>(WORDS)
             + array_bytes::<u64>(CELLS)
             + per_cpu_array_bytes::<Bucket>(TOTALS, cpus)

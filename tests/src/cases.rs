@@ -3,7 +3,7 @@
 
 use limiter_common::{
     gate::{Flow, Gate},
-    level::Level,
+    level::{Level, Number},
     limit::{Limit, Rate},
     parse::{Defect, Kind},
     policy::{Mode, Policy, Ruleset},
@@ -11,10 +11,9 @@ use limiter_common::{
     verdict::{Decision, Reason},
 };
 
-use crate::{
-    machine::TICK_NS,
-    wire::{Frame, Ipv4, Ipv6, Tcp, Udp},
-};
+use limiter_user::machine::TICK_NS;
+
+use crate::wire::{Frame, Ipv4, Ipv6, Tcp, Udp};
 
 /// What a packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -438,7 +437,7 @@ pub fn one_packet_each(cpus: u32, observe: bool) -> Ruleset {
     let policy = Policy::new(Mode::Enforce).with(Level::SourcePackets, limit);
     let mut rules = Ruleset::new(observe, wide_gate(cpus));
     for kind in Kind::ALL {
-        rules.set_policy(kind as u32, policy);
+        rules.set_policy(kind as u32, policy.numbered(Number::new(kind as u32, 0)));
         rules.set_kind(kind, kind as u32);
     }
     rules

@@ -5,7 +5,6 @@ pub mod daemon;
 pub mod front;
 pub mod goodput;
 pub mod host;
-pub mod machine;
 pub mod mutate;
 pub mod net;
 pub mod peers;

@@ -12,12 +12,12 @@ use aya::{
 use aya_obj::programs::XdpAttachType;
 use limiter_common::{
     bucket::Bucket,
-    policy::Ruleset,
     source::{Key4, Key6},
     stats::Counter,
     verdict::{Decision, Reason, Verdict},
 };
 use limiter_user::{
+    compiled::Compiled,
     plane::{Count, Fixed, Options, Plane},
     sizing::{Sizing, Wish},
 };
@@ -104,7 +104,7 @@ impl Program {
     /// # Panics
     /// If the kernel refuses.
     #[must_use]
-    pub fn load(rules: &Ruleset, policies: u32, max_sources: u32) -> Self {
+    pub fn load(rules: impl Into<Compiled>, policies: u32, max_sources: u32) -> Self {
         Self::load_fixed(rules, policies, max_sources, None)
     }
 
@@ -114,7 +114,7 @@ impl Program {
     /// If the kernel refuses.
     #[must_use]
     pub fn load_fixed(
-        rules: &Ruleset,
+        rules: impl Into<Compiled>,
         policies: u32,
         max_sources: u32,
         fixed: Option<Fixed>,
@@ -125,7 +125,8 @@ impl Program {
             sizing: Sizing::new(cpus(), 1, Wish::Sources(max_sources)).expect("in range"),
             fixed,
         };
-        let mut plane = Plane::load(&options, rules).unwrap_or_else(|error| panic!("{error}"));
+        let mut plane =
+            Plane::load(&options, &rules.into()).unwrap_or_else(|error| panic!("{error}"));
         let runner = open(&mut plane);
         Self { plane, policies, runner }
     }

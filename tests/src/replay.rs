@@ -7,10 +7,10 @@ use aya::{
     maps::{Array, ProgramArray},
     programs::{TestRun as _, TestRunOptions, Xdp},
 };
-use limiter_common::{policy::Ruleset, source::Seed};
-use limiter_user::{object, plane::Fixed};
+use limiter_common::source::Seed;
+use limiter_user::{compiled::Compiled, machine::TICK_NS, object, plane::Fixed};
 
-use crate::{machine::TICK_NS, program::Program, sandbox::BPF_FS};
+use crate::{program::Program, sandbox::BPF_FS};
 
 /// Bytes of the longest packet.
 pub const LONGEST: usize = 2048;
@@ -54,7 +54,7 @@ impl Replay {
     /// # Panics
     /// If the kernel refuses.
     #[must_use]
-    pub fn load(rules: &Ruleset, policies: u32, max_sources: u32, seed: Seed) -> Self {
+    pub fn load(rules: impl Into<Compiled>, policies: u32, max_sources: u32, seed: Seed) -> Self {
         let mut program = Program::load_fixed(rules, policies, max_sources, Some(Fixed { seed }));
         // Both objects set and read one clock.
         let clock = Path::new(BPF_FS).join("test-clock");

@@ -2,14 +2,13 @@
 
 use limiter_common::{
     frame::Linear,
-    level::{Level, limit_number},
+    level::{Level, Number, limit_number},
     parse::{Kind, Parsed, parse},
     source::{Address, Key as _, Key4, Key6, SourcePrefix},
 };
-use limiter_tests::{
-    cases::{Case, Expected, cases, one_packet_each},
-    machine::Machine,
-};
+use limiter_tests::cases::{Case, Expected, cases, one_packet_each};
+
+use limiter_user::machine::Machine;
 
 const ROOM: usize = 16;
 const NOW: u64 = 1_000_000_000_000_000;
@@ -32,7 +31,7 @@ fn parsed(case: &Case, length: usize) -> Expected {
                 Expected::Limited(_, text) if address(text) == packet.source => text,
                 _ => "another source",
             };
-            Expected::Limited(packet.kind, text)
+            Expected::Limited(packet.shape.kind, text)
         }
         Err(defect) => Expected::Malformed(defect),
     }
@@ -40,7 +39,7 @@ fn parsed(case: &Case, length: usize) -> Expected {
 
 /// Number of the limit of a source's packets in the policy of its kind.
 fn first_limit(kind: Kind) -> u32 {
-    limit_number(kind as u32, Level::SourcePackets)
+    limit_number(Number::new(kind as u32, 0), Level::SourcePackets)
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fastrand::Rng;
 use limiter_common::{
     gate::{Flow, Gate},
-    level::Level,
+    level::{Level, Number},
     limit::{Limit, Rate},
     parse::Kind,
     policy::{Mode, Policy, Ruleset},
@@ -14,12 +14,13 @@ use limiter_common::{
     stats::Counter,
 };
 use limiter_tests::{
-    machine::{Machine, TICK_NS},
     mutate::Mutator,
     program::cpus,
     replay::{MOST, Packet, Replay},
     sandbox,
 };
+
+use limiter_user::machine::{Machine, TICK_NS};
 
 const SECOND_NS: u64 = 1_000_000_000;
 const POLICIES: u32 = 7;
@@ -79,7 +80,7 @@ fn random_rules(rng: &mut Rng, cpus: u32) -> Ruleset {
             let limit = Limit::compile(rate, burst, cpus, rng.u8(..4) == 0).expect("in range");
             policy = policy.with(level, limit);
         }
-        rules.set_policy(index, policy);
+        rules.set_policy(index, policy.numbered(Number::new(index, 0)));
     }
     for kind in Kind::ALL {
         rules.set_kind(kind, rng.u32(..POLICIES));
@@ -106,15 +107,15 @@ fn play(seed: u64, least: usize, reasons: &mut BTreeSet<&'static str>) -> usize 
     let mut now_ns = SECOND_NS * rng.u64(1..1_000_000);
 
     let rules = random_rules(&mut rng, cpus());
-    let mut replay = Replay::load(&rules, POLICIES, ROOM, hashes);
+    let mut replay = Replay::load(rules, POLICIES, ROOM, hashes);
     let mut core = Machine::new(cpus(), ROOM as usize, rules).with_seed(hashes);
     let mut expected = Counts::new();
     let mut played = 0;
     while played < least {
         let rules = random_rules(&mut rng, cpus());
         let plane = replay.program.plane();
-        plane.set_rules(&rules).expect("setting rules");
-        core.set_rules(rules.stamped(plane.generation()));
+        plane.set_rules(&rules.into()).expect("setting rules");
+        core.set_rules(rules.stamped(plane.generation()), plane.live().slot);
         for _ in 0..PACKETS_PER_RULES / MOST {
             let longest_pause = 10u64.pow(rng.u32(3..10));
             let batch: Vec<_> = (0..MOST)

@@ -8,7 +8,7 @@ use std::{
 };
 
 use limiter_common::{
-    level::{Level, limit_number},
+    level::{Level, Number, limit_number},
     limit::Limit,
     source::{Key as _, Key4, Key6, Seed, SourcePrefix},
     tracked::Place,
@@ -83,7 +83,7 @@ fn polite_frame(family: Family) -> Vec<u8> {
 /// Sources that share their place and their home if the hash has no seed.
 fn aimed_at_the_hash(family: Family) -> Vec<u32> {
     const SEED: Seed = [0, 0];
-    let limit = limit_number(UDP, Level::SourcePackets);
+    let limit = limit_number(Number::new(UDP, 0), Level::SourcePackets);
     let spread = |source: u32| match family {
         Family::V4 => Key4::new(source.to_be(), &SourcePrefix::DEFAULT, limit).spread(SEED),
         Family::V6 => {
@@ -125,7 +125,7 @@ fn policies() -> Policies {
 
 /// Packets that each of the polite buckets has admitted since it was made.
 fn admitted_by_polite_buckets(program: &mut Program, family: Family) -> Vec<u64> {
-    let number = limit_number(TCP, Level::SourcePackets);
+    let number = limit_number(Number::new(TCP, 0), Level::SourcePackets);
     let polite = policies().find("tcp").expect("the policy").source.packets.expect("a rate");
     let limit = Limit::compile(polite.0.0, polite.1.0, cpus(), true).expect("in range");
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -153,7 +153,7 @@ fn survive_in(family: Family, aim: Aim, wish: Wish, polite: u32, period: Duratio
     let sizing = sizing(wish);
     let policies = policies();
     let rules = policies.compile(sizing).expect("in range");
-    let mut program = Program::load(&rules, 6, sizing.max_sources);
+    let mut program = Program::load(rules, 6, sizing.max_sources);
     // The polite ones, somewhere in the flood's range.
     let sources: Vec<u32> = (0..polite).map(|n| n.wrapping_mul(0x9e37_79b9)).collect();
     let aimed = aimed_at_the_hash(family);

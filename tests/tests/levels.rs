@@ -4,15 +4,14 @@ use limiter_common::{
     gate::{Flow, Gate},
     level::Level,
     limit::{Limit, Rate},
-    parse::Kind,
     policy::{Mode, Policy, Ruleset},
     verdict::{Decision, Reason, Verdict},
 };
 use limiter_tests::{
     cases::wide_gate,
-    machine::{Machine, TICK_NS},
     wire::{Ipv4, Ipv6, Udp},
 };
+use limiter_user::machine::{Machine, TICK_NS};
 
 const SECOND: u64 = 1_000_000_000;
 const DAY: u64 = 86_400 * SECOND;
@@ -42,9 +41,7 @@ fn flow(burst: u32) -> Flow {
 fn rules(policy: Policy, gate: Gate) -> Ruleset {
     let mut rules = Ruleset::new(false, gate);
     rules.set_policy(0, policy);
-    for kind in Kind::ALL {
-        rules.set_kind(kind, 0);
-    }
+    rules.set_every_kind(0);
     rules
 }
 

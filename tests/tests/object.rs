@@ -5,17 +5,22 @@ use std::collections::BTreeMap;
 use aya_obj::Object;
 use limiter_common::{
     bucket::Bucket,
+    class::{CLASSES, PrefixKey, Set},
+    control::Control,
     gate::{CELLS, TOTALS},
-    policy::{Control, GENERATIONS, Ruleset},
+    lists::{self, ExactKey, Listing},
+    policy::{GENERATIONS, Ruleset},
     source::{Key4, Key6},
     stats::{Counter, ROWS},
     tracked::WORDS,
 };
 use limiter_user::{object::LIMITER, plane::PROGRAM};
 
+const HASH: u32 = 1;
 const ARRAY: u32 = 2;
 const PERCPU_ARRAY: u32 = 6;
 const LRU_PERCPU_HASH: u32 = 10;
+const LPM_TRIE: u32 = 11;
 /// The kernel cuts longer names.
 const LONGEST_NAME: usize = 15;
 
@@ -34,6 +39,11 @@ fn maps_have_the_types_and_sizes_of_the_core() {
         ("CELLS", (ARRAY, 4, 8)),
         ("RULES", (ARRAY, 4, size(size_of::<Ruleset>()))),
         ("CONTROL", (ARRAY, 4, size(size_of::<Control>()))),
+        ("CLASSES", (ARRAY, 4, size(size_of::<Set>()))),
+        ("CLASS_PREFIX", (LPM_TRIE, size(4 + size_of::<PrefixKey>()), size(size_of::<Set>()))),
+        ("LISTS_EXACT", (HASH, size(size_of::<ExactKey>()), size(size_of::<Listing>()))),
+        ("LISTS_PREFIX", (LPM_TRIE, 4 + 16, size(size_of::<Listing>()))),
+        ("LISTED", (ARRAY, 4, 8)),
         ("STATS", (PERCPU_ARRAY, 4, size(size_of::<Counter>()))),
         ("REPORTED", (PERCPU_ARRAY, 4, 8)),
     ]);
@@ -47,6 +57,8 @@ fn maps_have_the_types_and_sizes_of_the_core() {
     assert_eq!(object.maps["TOTALS"].max_entries(), TOTALS);
     assert_eq!(object.maps["TRACKED"].max_entries(), WORDS);
     assert_eq!(object.maps["CELLS"].max_entries(), CELLS);
+    assert_eq!(object.maps["CLASSES"].max_entries(), CLASSES * GENERATIONS);
+    assert_eq!(object.maps["LISTED"].max_entries(), lists::WORDS);
     assert_eq!(object.maps["STATS"].max_entries(), ROWS);
     assert_eq!(object.programs.keys().collect::<Vec<_>>(), [PROGRAM]);
     assert_eq!(object.license.to_str(), Ok("Dual MIT/GPL"));

@@ -17,8 +17,20 @@ use crate::{
 };
 
 /// Maps that all loads share.
-pub(super) const SHARED: [&str; 7] =
-    ["SOURCES4", "SOURCES6", "TOTALS", "TRACKED", "CELLS", "RULES", "CONTROL"];
+pub(super) const SHARED: [&str; 12] = [
+    "SOURCES4",
+    "SOURCES6",
+    "TOTALS",
+    "TRACKED",
+    "CELLS",
+    "RULES",
+    "CONTROL",
+    "CLASSES",
+    "CLASS_PREFIX",
+    "LISTS_EXACT",
+    "LISTS_PREFIX",
+    "LISTED",
+];
 
 /// Pin of an interface's counters.
 pub(super) fn stats_pin(interface: &str) -> String {
@@ -28,9 +40,11 @@ pub(super) fn stats_pin(interface: &str) -> String {
 /// Loads the object; its maps are pinned in `directory`, those that are there
 /// already are shared.
 ///
-/// All loads get the same `seed`, so that they agree about the homes of keys.
+/// All loads get the same `seed`, so that they agree about the homes of keys,
+/// and a `number` of their own, by which policies tell interfaces apart.
 pub(super) fn instance(
     interface: &str,
+    number: u32,
     directory: &Path,
     sizing: Sizing,
     seed: Seed,
@@ -44,6 +58,7 @@ pub(super) fn instance(
     let mut loader = EbpfLoader::new();
     loader
         .override_global("CPUS", &sizing.cpus, true)
+        .override_global("INTERFACE", &number, true)
         .override_global("SEED0", &seed[0], true)
         .override_global("SEED1", &seed[1], true)
         .map_max_entries("SOURCES4", sizing.max_sources)

@@ -5,12 +5,16 @@
 //! the sources, the rule sets and the control word through their pins.
 
 mod attach;
+mod listed;
 mod load;
 mod pins;
 mod reports;
 mod rules;
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use aya::{
     Ebpf,
@@ -18,7 +22,7 @@ use aya::{
     programs::{Xdp, links::FdLink},
 };
 use limiter_common::{
-    policy::Ruleset,
+    control::Live,
     source::Seed,
     stats::{self, Counter},
     verdict::{Reason, Verdict},
@@ -29,10 +33,13 @@ pub use self::{
     attach::{Mode, Wish},
     reports::Reports,
 };
-use self::{pins::Pins, rules::Rules};
+use self::{listed::Listed, pins::Pins, rules::Rules};
 use crate::{
+    compiled::Compiled,
     error::{Error, Result},
+    lists::{List, Lists, Statement},
     object,
+    prefix::Prefix,
     sizing::Sizing,
 };
 
@@ -114,6 +121,8 @@ pub struct Count {
 pub struct Plane {
     instances: Vec<Instance>,
     rules: Rules,
+    lists: Lists<Listed>,
+    seed: Seed,
     pins: Pins,
     sizing: Sizing,
 }
@@ -125,24 +134,30 @@ impl Plane {
     /// # Errors
     /// No object in this build, no BPF file system, another daemon on the pin
     /// directory, or the kernel refuses; nothing of the load is then left.
-    pub fn load(options: &Options, rules: &Ruleset) -> Result<Self> {
+    pub fn load(options: &Options, rules: &Compiled) -> Result<Self> {
         let pins = Pins::stage(&options.pin_dir)?;
         let (object, seed) = match options.fixed {
             None => (object::LIMITER, seed()),
             Some(fixed) => (object::TEST, fixed.seed),
         };
-        let instances = options
-            .interfaces
-            .iter()
-            .map(|interface| {
-                load::instance(interface, &pins.staging(), options.sizing, seed, object)
+        let staging = pins.staging();
+        let instances = (0u32..)
+            .zip(&options.interfaces)
+            .map(|(number, interface)| {
+                load::instance(interface, number, &staging, options.sizing, seed, object)
             })
             .collect::<Result<Vec<_>>>()?;
         if instances.is_empty() {
             return Err(Error::failed("no interface is named"));
         }
-        let mut plane =
-            Self { rules: Rules::open(&pins.staging())?, instances, pins, sizing: options.sizing };
+        let mut plane = Self {
+            rules: Rules::open(&staging)?,
+            lists: Lists::new(Listed::open(&staging)?, seed),
+            seed,
+            instances,
+            pins,
+            sizing: options.sizing,
+        };
         plane.set_rules(rules)?;
         Ok(plane)
     }
@@ -175,14 +190,99 @@ impl Plane {
     ///
     /// # Errors
     /// The kernel refuses a map access; the rules before then stay in force.
-    pub fn set_rules(&mut self, rules: &Ruleset) -> Result<()> {
-        self.rules.set(rules)
+    pub fn set_rules(&mut self, rules: &Compiled) -> Result<()> {
+        self.put_rules(rules, None)
+    }
+
+    /// The same, but the rules before come back after that time unless these
+    /// are confirmed; the packet path itself sees to that.
+    ///
+    /// # Errors
+    /// As [`Plane::set_rules`].
+    pub fn try_rules(&mut self, rules: &Compiled, time: Duration) -> Result<()> {
+        self.put_rules(rules, Some(time))
+    }
+
+    fn put_rules(&mut self, rules: &Compiled, time: Option<Duration>) -> Result<()> {
+        let slot = self.rules.idle_slot();
+        self.rules.write(slot, rules)?;
+        self.lists.configure(slot, &rules.configured)?;
+        self.lists.tables().publish(&mut self.rules);
+        let deadline = time.map(|time| {
+            let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+            rules::coarse_ns().saturating_add(time).min((1 << 62) - 1)
+        });
+        self.rules.go_live(slot, deadline);
+        Ok(())
     }
 
     /// Number of the live rule set, counted from the load.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.rules.generation()
+    }
+
+    /// Which rules are live.
+    #[must_use]
+    pub fn live(&self) -> Live {
+        self.rules.live()
+    }
+
+    /// How long the live rules still wait to be confirmed, if they do.
+    #[must_use]
+    pub fn unconfirmed_for(&self) -> Option<Duration> {
+        let deadline = self.rules.live().deadline_ns?;
+        Some(Duration::from_nanos(deadline.saturating_sub(rules::coarse_ns())))
+    }
+
+    /// Keeps the live rules, whether they wait to be confirmed or not.
+    pub fn confirm(&mut self) {
+        let live = self.rules.live();
+        self.rules.go_live(live.slot, None);
+    }
+
+    /// Makes the rules before the live ones live again, if these wait to be
+    /// confirmed.
+    pub fn roll_back(&mut self) {
+        let live = self.rules.live();
+        if live.deadline_ns.is_some() {
+            self.rules.go_live(live.slot ^ 1, None);
+        }
+    }
+
+    /// What was said at run time on one list, by prefix.
+    pub fn statements(&self, list: List) -> impl Iterator<Item = (Prefix, &Statement)> {
+        self.lists.statements(list)
+    }
+
+    /// Says this about prefixes on a list, all or none.
+    ///
+    /// # Errors
+    /// As [`Lists::add`].
+    pub fn add(&mut self, list: List, statements: Vec<(Prefix, Statement)>) -> Result<()> {
+        let result = self.lists.add(list, statements);
+        self.lists.tables().publish(&mut self.rules);
+        result
+    }
+
+    /// Says no more about prefixes on a list, all or none.
+    ///
+    /// # Errors
+    /// As [`Lists::remove`].
+    pub fn remove(&mut self, list: List, prefixes: &[Prefix]) -> Result<()> {
+        let result = self.lists.remove(list, prefixes);
+        self.lists.tables().publish(&mut self.rules);
+        result
+    }
+
+    /// Forgets what has ended; says how much.
+    ///
+    /// # Errors
+    /// As [`Lists::expire`].
+    pub fn expire(&mut self) -> Result<usize> {
+        let result = self.lists.expire(boot_ns());
+        self.lists.tables().publish(&mut self.rules);
+        result
     }
 
     /// The sizes of this load.
@@ -254,6 +354,12 @@ impl Instance {
 /// A daemon still holds the directory, or a pin cannot be removed.
 pub fn remove_pins(pin_dir: &Path) -> Result<usize> {
     pins::remove_all(pin_dir)
+}
+
+/// Nanoseconds since the boot, time asleep included: the clock of the lists.
+#[must_use]
+pub fn boot_ns() -> u64 {
+    rules::nanoseconds(rustix::time::ClockId::Boottime)
 }
 
 /// Numbers that nobody outside can know.

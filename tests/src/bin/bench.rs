@@ -9,7 +9,6 @@ use std::{process::ExitCode, sync::Barrier};
 
 use aya::programs::{ProgramFd, ProgramInfo};
 use clap::Parser;
-use limiter_common::policy::Ruleset;
 use limiter_tests::{
     front::{Family, Front, Shape, Stage},
     peers::{Filter, Receiver, XdpFilter},
@@ -17,6 +16,7 @@ use limiter_tests::{
     sandbox,
 };
 use limiter_user::{
+    compiled::Compiled,
     gate::Gate,
     policies::{AllowanceChange, Change, Policies},
     sizing::{Sizing, Wish},
@@ -118,7 +118,7 @@ fn sizing() -> Sizing {
 
 /// The built-in profile, UDP at this rate and burst, and this budget for new
 /// sources.
-fn profile(rate: &str, burst: &str, new_sources: Option<&str>) -> Ruleset {
+fn profile(rate: &str, burst: &str, new_sources: Option<&str>) -> Compiled {
     let source = AllowanceChange {
         rate: Some(rate.parse().expect("a rate")),
         burst: Some(burst.parse().expect("a burst")),
@@ -187,7 +187,7 @@ impl Row {
 
 fn measure(rounds: usize, with_peers: bool) -> Report {
     let mut front = Front::load();
-    let mut program = Program::load(&profile("1/s", "10", None), 6, sizing().max_sources);
+    let mut program = Program::load(profile("1/s", "10", None), 6, sizing().max_sources);
     let minimal = front.program("minimal4").info().expect("a loaded program");
     let mut programs =
         vec![Size::of("limiterd", &program.runner().info()), Size::of("minimal limiter", &minimal)];

@@ -1,8 +1,9 @@
-//! A machine in memory: the core's tables and clocks for any number of CPUs.
+//! A machine in memory: the core's tables and clocks for any number of CPUs, for
+//! simulation.
 
 use std::{
     cell::{Cell, RefCell},
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     hash::Hash,
     rc::Rc,
 };
@@ -10,15 +11,25 @@ use std::{
 use limiter_common::{
     bucket::{Charge, Clock, Lease, LeaseCell, Word},
     charge,
+    class::{Axis, PrefixKey, Set},
+    control::{Control, Live},
     decide::decide,
     frame::Linear,
     gate::{CELLS, Gate},
     limit::Limit,
+    lists::{self, Contents, ExactKey, Listing},
     policy::Ruleset,
     source::{Key4, Key6, Seed, Total},
     tables::{Buckets, Full, Sources, Steps, Tables, TotalStep},
     tracked::{WORDS, Words},
-    verdict::Decision,
+    verdict::{Decision, Reason},
+};
+
+use crate::{
+    compiled::{Compiled, address, mapped_length},
+    error::Result as Told,
+    lists::Tables as ListTables,
+    prefix::Prefix,
 };
 
 /// A timer tick at 250 Hz.
@@ -37,7 +48,11 @@ type Table<K> = RefCell<HashMap<K, Entry>>;
 /// The tables, and the CPU and time that are now.
 pub struct Machine {
     cpus: u32,
-    rules: Ruleset,
+    compiled: Compiled,
+    prefixes: Trie<bool, Set>,
+    listed: Listed,
+    slot: u32,
+    interface: u32,
     capacity: usize,
     sources4: Table<Key4>,
     sources6: Table<Key6>,
@@ -53,10 +68,14 @@ impl Machine {
     /// A machine with so many CPUs, room for so many sources of each family
     /// (nothing is evicted), and a tick every [`TICK_NS`].
     #[must_use]
-    pub fn new(cpus: u32, capacity: usize, rules: Ruleset) -> Self {
-        Self {
+    pub fn new(cpus: u32, capacity: usize, rules: impl Into<Compiled>) -> Self {
+        let mut machine = Self {
             cpus,
-            rules,
+            compiled: rules.into(),
+            prefixes: Trie::default(),
+            listed: Listed::default(),
+            slot: 0,
+            interface: 0,
             capacity,
             sources4: Table::default(),
             sources6: Table::default(),
@@ -66,7 +85,9 @@ impl Machine {
             seed: [0x5eed, 0x5eed_5eed],
             cpu: Cell::new(0),
             now_ns: Cell::new(0),
-        }
+        };
+        machine.index_prefixes();
+        machine
     }
 
     /// The same with these numbers for its hashes.
@@ -76,9 +97,28 @@ impl Machine {
         self
     }
 
-    /// Puts other rules in force.
-    pub fn set_rules(&mut self, rules: Ruleset) {
-        self.rules = rules;
+    /// Puts other rules in force, in this slot.
+    pub fn set_rules(&mut self, rules: impl Into<Compiled>, slot: u32) {
+        self.compiled = rules.into();
+        self.slot = slot;
+        self.index_prefixes();
+    }
+
+    /// Packets come by the interface of this number from now on.
+    pub fn set_interface(&mut self, interface: u32) {
+        self.interface = interface;
+    }
+
+    /// What the packet path reads of the lists.
+    pub const fn listed(&mut self) -> &mut Listed {
+        &mut self.listed
+    }
+
+    fn index_prefixes(&mut self) {
+        self.prefixes = Trie::default();
+        for (&(of_destination, prefix), set) in &self.compiled.prefixes {
+            self.prefixes.set(of_destination, prefix, Some(*set));
+        }
     }
 
     /// Decides about a frame that arrives now on this CPU.
@@ -107,6 +147,72 @@ impl Machine {
         }
         let slots = (0..self.cpus).map(|_| Slot::default()).collect();
         table.entry(*key).or_insert_with(|| Rc::new(slots));
+        Ok(())
+    }
+}
+
+/// Prefixes, and the longest one around an address.
+struct Trie<K, V>(BTreeMap<(K, u32, [u32; 4]), V>);
+
+impl<K, V> Default for Trie<K, V> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<K: Copy + Ord, V: Copy> Trie<K, V> {
+    fn set(&mut self, table: K, prefix: Prefix, value: Option<V>) {
+        let key = (table, mapped_length(prefix), address(prefix.address()).mapped());
+        match value {
+            Some(value) => self.0.insert(key, value),
+            None => self.0.remove(&key),
+        };
+    }
+
+    fn around(&self, table: K, words: &[u32; 4]) -> Option<V> {
+        let bits = words.iter().fold(0u128, |bits, word| bits << 32 | u128::from(word.to_be()));
+        (0..=u128::BITS).rev().find_map(|length| {
+            let mask = u128::MAX.checked_shl(u128::BITS - length).unwrap_or(0);
+            let network = (bits & mask).to_be_bytes();
+            let word = |at: usize| {
+                let bytes = [network[at], network[at + 1], network[at + 2], network[at + 3]];
+                u32::from_ne_bytes(bytes)
+            };
+            self.0.get(&(table, length, [word(0), word(4), word(8), word(12)])).copied()
+        })
+    }
+}
+
+/// What the packet path reads of the lists.
+#[derive(Default)]
+pub struct Listed {
+    exact: HashMap<ExactKey, Listing>,
+    prefixes: Trie<(), Listing>,
+    words: HashMap<u32, u64>,
+    contents: Contents,
+}
+
+impl ListTables for Listed {
+    fn set_exact(&mut self, key: ExactKey, listing: Option<Listing>) -> Told<()> {
+        match listing {
+            Some(listing) => self.exact.insert(key, listing),
+            None => self.exact.remove(&key),
+        };
+        Ok(())
+    }
+
+    fn set_prefix(&mut self, prefix: Prefix, listing: Option<Listing>) -> Told<()> {
+        self.prefixes.set((), prefix, listing);
+        Ok(())
+    }
+
+    fn set_word(&mut self, word: u32, bits: u64) -> Told<()> {
+        self.words.insert(word, bits);
+        Ok(())
+    }
+
+    fn set_contents(&mut self, contents: Contents) -> Told<()> {
+        self.contents = contents;
         Ok(())
     }
 }
@@ -151,6 +257,14 @@ impl Clock for Machine {
 
     fn tick(&self) -> u64 {
         self.now_ns.get() / TICK_NS
+    }
+
+    fn coarse_ns(&self) -> u64 {
+        self.now_ns.get()
+    }
+
+    fn boot_ns(&self) -> u64 {
+        self.now_ns.get()
     }
 }
 
@@ -250,8 +364,42 @@ sources!(Key6, sources6);
 impl Tables for Machine {
     type Shared = InArray;
 
-    fn ruleset(&self) -> Option<&Ruleset> {
-        Some(&self.rules)
+    fn control(&self) -> Option<Control> {
+        let live = Live { slot: self.slot, deadline_ns: None };
+        Some(Control::new(live, self.listed.contents.0))
+    }
+
+    fn ruleset(&self, _slot: u32) -> Option<&Ruleset> {
+        Some(&self.compiled.rules)
+    }
+
+    fn class(&self, _slot: u32, index: u32) -> Set {
+        self.compiled.classes.get(index as usize).copied().unwrap_or_default()
+    }
+
+    fn prefix_class(&self, key: &PrefixKey) -> Option<Set> {
+        let of_destination = key.table == PrefixKey::table(Axis::Destination, self.slot);
+        self.prefixes.around(of_destination, &key.address)
+    }
+
+    fn listed(&self, word: u32) -> u64 {
+        self.listed.words.get(&word).copied().unwrap_or_default()
+    }
+
+    fn listing(&self, key: &ExactKey) -> Option<Listing> {
+        self.listed.exact.get(key).copied()
+    }
+
+    fn listing_around(&self, address: &[u32; 4]) -> Option<Listing> {
+        self.listed.prefixes.around((), address)
+    }
+
+    fn look_up(&self, address: &[u32; 4], contents: Contents, slot: u32) -> Option<Reason> {
+        lists::look_up(address, contents, slot, self)
+    }
+
+    fn interface(&self) -> u32 {
+        self.interface
     }
 
     fn tracked(&self, word: u32) -> Option<Words<InArray>> {
