@@ -4,6 +4,7 @@ pub mod api;
 pub mod bytes;
 pub mod client;
 pub mod compiled;
+pub mod config;
 mod decimal;
 pub mod error;
 pub mod gate;
