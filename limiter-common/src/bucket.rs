@@ -65,6 +65,36 @@ pub struct Lease {
 
 const _: () = assert!(size_of::<Bucket>() == 16 && align_of::<Bucket>() == 8);
 
+impl Lease {
+    /// So many tokens, and no denial.
+    #[must_use]
+    pub const fn of(credits: u32) -> Self {
+        Self { credits, denied: 0 }
+    }
+
+    /// Tokens taken and not yet spent.
+    #[must_use]
+    pub const fn credits(self) -> u32 {
+        self.credits
+    }
+}
+
+/// Tokens that are left at `now_ns` in a bucket, given as each CPU has it; only
+/// the home CPU's has a time.
+#[must_use]
+pub fn tokens(limit: &Limit, buckets: &[Bucket], now_ns: u64) -> u32 {
+    let held = buckets.iter().map(|bucket| held(limit, bucket.lease)).fold(0, u32::saturating_add);
+    let tat = buckets.iter().map(|bucket| bucket.tat).max().unwrap_or_default();
+    let room = limit.span().saturating_sub(tat.saturating_sub(limit.time(now_ns)));
+    // By halves: a limit knows how long tokens take, not how many a time is.
+    let (mut fits, mut beyond) = (0, MAX_COST.saturating_add(1));
+    while beyond - fits > 1 {
+        let middle = fits + (beyond - fits) / 2;
+        if limit.duration(middle) <= room { fits = middle } else { beyond = middle }
+    }
+    held.saturating_add(fits)
+}
+
 /// A shared 64-bit word.
 pub trait Word {
     /// The present value, never torn.

@@ -152,35 +152,78 @@ pub fn classes_of<F: Frame, T: Tables>(
         return 0;
     };
     let classes = rules.classes();
+    let packet = Shown { frame, shape, source, slot };
     let mut set = classes.kinds[shape.kind as usize % Kind::SLOTS];
-    if classes.uses(Axis::Protocol) {
-        set &= classes.protocols[shape.protocol as usize];
-    }
-    if classes.uses(Axis::Port) {
-        set &= match shape.port(frame) {
-            Some(port) => tables.class(slot, port.into()),
-            None => classes.no_port,
-        };
-    }
-    if classes.uses(Axis::Vlan) {
-        set &= tables.class(slot, PORTS + u32::from(vlan(frame)));
-    }
-    if classes.uses(Axis::Interface) {
-        set &= classes.interfaces[tables.interface() as usize % INTERFACES];
-    }
-    let within = |axis, address, without| {
-        let key = PrefixKey { table: PrefixKey::table(axis, slot), address };
-        tables.prefix_class(&key).unwrap_or(without)
+    let mut narrow = |axis| {
+        if classes.uses(axis) {
+            set &= packet.satisfied(axis, classes, tables);
+        }
     };
-    if classes.uses(Axis::Source) {
-        set &= within(Axis::Source, *source, classes.no_source);
-    }
-    if classes.uses(Axis::Destination)
-        && let Some(destination) = shape.destination(frame)
-    {
-        set &= within(Axis::Destination, destination.mapped(), classes.no_destination);
-    }
+    narrow(Axis::Protocol);
+    narrow(Axis::Port);
+    narrow(Axis::Vlan);
+    narrow(Axis::Interface);
+    narrow(Axis::Source);
+    narrow(Axis::Destination);
     set
+}
+
+/// The policies that a packet satisfies on each axis that some policy uses; the
+/// kind comes first, without an axis.
+pub fn by_axis<F: Frame, T: Tables>(
+    packet: &Packet,
+    frame: &F,
+    rules: &Ruleset,
+    slot: u32,
+    tables: &T,
+) -> [(Option<Axis>, Set); 7] {
+    let (shape, source, classes) = (packet.shape, &packet.source.mapped(), rules.classes());
+    let packet = Shown { frame, shape, source, slot };
+    let of = |axis| {
+        let used = classes.uses(axis);
+        (Some(axis), if used { packet.satisfied(axis, classes, tables) } else { ALL })
+    };
+    [
+        (None, classes.kinds[shape.kind as usize % Kind::SLOTS]),
+        of(Axis::Protocol),
+        of(Axis::Port),
+        of(Axis::Vlan),
+        of(Axis::Interface),
+        of(Axis::Source),
+        of(Axis::Destination),
+    ]
+}
+
+/// What a packet shows.
+struct Shown<'a, F> {
+    frame: &'a F,
+    shape: Shape,
+    source: &'a [u32; 4],
+    slot: u32,
+}
+
+impl<F: Frame> Shown<'_, F> {
+    #[inline(always)]
+    fn satisfied<T: Tables>(&self, axis: Axis, classes: &Classes, tables: &T) -> Set {
+        let within = |address, without| {
+            let key = PrefixKey { table: PrefixKey::table(axis, self.slot), address };
+            tables.prefix_class(&key).unwrap_or(without)
+        };
+        match axis {
+            Axis::Protocol => classes.protocols[self.shape.protocol as usize],
+            Axis::Port => match self.shape.port(self.frame) {
+                Some(port) => tables.class(self.slot, port.into()),
+                None => classes.no_port,
+            },
+            Axis::Vlan => tables.class(self.slot, PORTS + u32::from(vlan(self.frame))),
+            Axis::Interface => classes.interfaces[tables.interface() as usize % INTERFACES],
+            Axis::Source => within(*self.source, classes.no_source),
+            Axis::Destination => match self.shape.destination(self.frame) {
+                Some(destination) => within(destination.mapped(), classes.no_destination),
+                None => classes.no_destination,
+            },
+        }
+    }
 }
 
 // SAFETY: repr(C), integers only, no padding (size asserted above).

@@ -96,6 +96,36 @@ impl Listing {
         }
     }
 
+    /// Whether it says this in a slot, whatever beats it.
+    #[must_use]
+    pub fn says(&self, slot: u32, reason: Reason, clock: &impl Clock) -> bool {
+        match reason {
+            Reason::Allowed => {
+                self.is_configured(slot, Configured::Allow) || lasts(self.allowed_until, clock)
+            }
+            Reason::Banned => lasts(self.banned_until, clock),
+            Reason::Denied => self.is_configured(slot, Configured::Deny),
+            _ => false,
+        }
+    }
+
+    /// The same by a clock that shows `there` when this one shows `here`.
+    #[must_use]
+    pub const fn moved(self, here: u64, there: u64) -> Self {
+        const fn moved(until: u64, here: u64, there: u64) -> u64 {
+            match until {
+                0 | FOREVER => until,
+                until if until <= here => 0,
+                until => (until - here).saturating_add(there),
+            }
+        }
+        Self {
+            allowed_until: moved(self.allowed_until, here, there),
+            banned_until: moved(self.banned_until, here, there),
+            configured: self.configured,
+        }
+    }
+
     /// Why a packet from here needs no policy: allow beats ban beats deny.
     #[inline(always)]
     #[must_use]

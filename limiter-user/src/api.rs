@@ -1,15 +1,19 @@
 //! What the daemon and its clients say to each other: JSON over HTTP/1.1 on a
 //! Unix socket. Fields are only ever added.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Kind};
+use crate::{
+    config::Difference,
+    error::{Error, Kind},
+};
 
 /// Version of these types.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// Packets and bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Count {
     /// Packets.
     pub packets: u64,
@@ -25,7 +29,7 @@ impl std::ops::AddAssign for Count {
 }
 
 /// `GET /v1/status`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
@@ -43,6 +47,8 @@ pub struct Status {
     pub generation: u64,
     /// A change that waits to be confirmed.
     pub confirm: Confirm,
+    /// The configuration file.
+    pub config: ConfigFile,
     /// Memory in the kernel.
     pub memory: Memory,
     /// What sources without a bucket may do.
@@ -54,7 +60,7 @@ pub struct Status {
 }
 
 /// One protected interface.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InterfaceStatus {
     /// Its name.
     pub name: String,
@@ -71,7 +77,7 @@ pub struct InterfaceStatus {
 }
 
 /// A change that waits to be confirmed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Confirm {
     /// Whether there is one.
     pub pending: bool,
@@ -79,8 +85,21 @@ pub struct Confirm {
     pub deadline_seconds: Option<u64>,
 }
 
+/// The configuration file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ConfigFile {
+    /// Its path, if there is one.
+    pub file: Option<String>,
+    /// Whether it has changed since it was read.
+    pub changed_on_disk: bool,
+    /// Whether it was applied when it was read for the last time.
+    pub last_reload_successful: bool,
+    /// Seconds since it was read again, if it was.
+    pub last_reload_seconds_ago: Option<u64>,
+}
+
 /// Memory in the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Memory {
     /// Bytes of all maps, fixed from the start.
     pub maps_bytes: u64,
@@ -91,7 +110,7 @@ pub struct Memory {
 }
 
 /// What sources without a bucket may do, on the whole host.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NewSources {
     /// Buckets made for new sources per second.
     pub tracked_per_second: f64,
@@ -99,8 +118,18 @@ pub struct NewSources {
     pub untracked_per_second: f64,
 }
 
+/// Query of `GET /v1/stats`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StatsQuery {
+    /// Only this interface.
+    pub interface: Option<String>,
+    /// Only this policy.
+    pub policy: Option<String>,
+}
+
 /// `GET /v1/stats`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Stats {
     /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
@@ -119,7 +148,7 @@ pub struct Stats {
 }
 
 /// An interface that is counted.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StatsInterface {
     /// Its name.
     pub name: String,
@@ -132,7 +161,7 @@ pub struct StatsInterface {
 }
 
 /// Sums; received = passed + dropped, and `would_drop` is part of passed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Totals {
     /// All packets.
     pub received: Count,
@@ -145,7 +174,7 @@ pub struct Totals {
 }
 
 /// Packets under one reason.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReasonCount {
     /// Name of the reason.
     pub reason: String,
@@ -158,7 +187,7 @@ pub struct ReasonCount {
 }
 
 /// Packets that one policy decided.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PolicyCount {
     /// Name of the policy.
     pub name: String,
@@ -171,7 +200,7 @@ pub struct PolicyCount {
 }
 
 /// `GET /v1/limits`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Limits {
     /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
@@ -180,7 +209,7 @@ pub struct Limits {
 }
 
 /// The limit of one policy.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Limit {
     /// Name of the policy.
     pub name: String,
@@ -200,7 +229,7 @@ pub struct Limit {
 }
 
 /// What one level allows; `null` for no such limit.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LevelLimit {
     /// The rate as an operator writes it.
     pub rate: Option<String>,
@@ -217,7 +246,7 @@ pub struct LevelLimit {
 }
 
 /// The limit of each wider prefix.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PrefixLimit {
     /// Length of the prefix, IPv4.
     pub ipv4: u32,
@@ -229,7 +258,7 @@ pub struct PrefixLimit {
 }
 
 /// `PATCH /v1/limits/{name}`: what is absent stays.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitChange {
     /// A rate as an operator writes it, such as `5k/s`, or `off`.
@@ -259,7 +288,7 @@ pub struct LimitChange {
 }
 
 /// A change to a level beyond the single source: what is absent stays.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LevelChange {
     /// As in [`LimitChange`].
@@ -284,8 +313,233 @@ impl LevelChange {
     }
 }
 
+/// `POST /v1/config/diff` and `POST /v1/config/apply`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ConfigRequest {
+    /// The configuration, in TOML.
+    pub config: String,
+    /// What errors call it.
+    pub name: String,
+    /// Seconds after which it is taken back unless it is confirmed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirm_seconds: Option<u64>,
+    /// Whether it is applied even if it locks the caller out.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// What a configuration changes, or has changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ConfigChanges {
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// All that changes.
+    pub changes: Vec<Difference>,
+    /// What is right, but perhaps not meant, or takes a restart.
+    pub warnings: Vec<String>,
+    /// Number of the rule set in force.
+    pub generation: u64,
+    /// A change that waits to be confirmed.
+    pub confirm: Confirm,
+}
+
+/// `POST /v1/config/confirm` and `POST /v1/config/rollback`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ConfigState {
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// Number of the rule set in force.
+    pub generation: u64,
+    /// A change that waits to be confirmed.
+    pub confirm: Confirm,
+}
+
+/// `GET /v1/config`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ConfigExport {
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// Number of the rule set in force.
+    pub generation: u64,
+    /// The configuration in force, in TOML.
+    pub config: String,
+}
+
+/// `POST /v1/config/save`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ConfigSaved {
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// The file that was written.
+    pub file: String,
+}
+
+/// `POST /v1/bans` and `POST /v1/allows`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ListAdd {
+    /// What is added, all or nothing.
+    pub entries: Vec<ListAddition>,
+    /// Whether it is added even if it locks the caller out.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// What is added to a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ListAddition {
+    /// An address or a prefix.
+    pub prefix: String,
+    /// For how long, such as `90s`, `1h` or `forever`; without it a ban lasts
+    /// an hour and an allowed prefix for ever.
+    #[serde(rename = "for", default, skip_serializing_if = "Option::is_none")]
+    pub duration: Option<String>,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// `DELETE /v1/bans` and `DELETE /v1/allows`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ListRemove {
+    /// What is removed, all or nothing.
+    pub prefixes: Vec<String>,
+}
+
+/// What became of a change to a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ListChanged {
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// Entries that were added or removed.
+    pub changed: usize,
+    /// What is perhaps not meant.
+    pub warnings: Vec<String>,
+}
+
+/// `GET /v1/bans` and `GET /v1/allows`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct List {
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// All entries.
+    pub entries: Vec<ListEntry>,
+}
+
+/// An entry of a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ListEntry {
+    /// The prefix; a single address without its length.
+    pub prefix: String,
+    /// Seconds until it ends; `null` for never.
+    pub expires_in_seconds: Option<u64>,
+    /// Why it is there.
+    pub reason: Option<String>,
+    /// `operator` or `config`.
+    pub origin: String,
+    /// When it was added, seconds since 1970; `null` if the configuration says
+    /// it.
+    pub created: Option<u64>,
+}
+
+/// `GET /v1/explain`: a packet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Question {
+    /// Who sends it.
+    pub source: String,
+    /// Who it is sent to; without it an address of nobody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub destination: Option<String>,
+    /// `tcp`, `udp`, `icmp` or a number; without it TCP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<String>,
+    /// Port that it is sent to; without it 443.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// Whether it opens a TCP connection.
+    #[serde(default)]
+    pub syn: bool,
+    /// Bytes of the frame; without it 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub length: Option<u32>,
+    /// VLAN; without it none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<u16>,
+    /// Interface that it arrives at; without it the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+}
+
+/// What would happen to a packet, and why.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Explanation {
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// Who sends it.
+    pub source: String,
+    /// The packet.
+    pub packet: ExplainedPacket,
+    /// `pass` or `drop`.
+    pub verdict: String,
+    /// Why.
+    pub reason: String,
+    /// The policy that decides, if one does.
+    pub policy: Option<String>,
+    /// Its mode.
+    pub mode: Option<String>,
+    /// How it came to that.
+    pub steps: Vec<Step>,
+    /// The narrowest limit of the policy.
+    pub limit: Option<ExplainedLimit>,
+}
+
+/// A packet that was explained.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ExplainedPacket {
+    /// Who sends it.
+    pub source: String,
+    /// Who it is sent to.
+    pub destination: String,
+    /// Its kind, such as `tcp-syn`.
+    pub kind: String,
+    /// Number of its protocol.
+    pub protocol: u8,
+    /// Port that it is sent to, if it shows one.
+    pub port: Option<u16>,
+    /// Its VLAN, if it has one.
+    pub vlan: Option<u16>,
+    /// Bytes of the frame.
+    pub length: u32,
+    /// Interface that it arrives at.
+    pub interface: String,
+}
+
+/// A step of an explanation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Step {
+    /// What was looked at.
+    pub step: String,
+    /// What came of it.
+    pub result: String,
+}
+
+/// A limit, and what is left of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ExplainedLimit {
+    /// Packets or bytes per second.
+    pub rate_per_second: f64,
+    /// Packets or bytes in a row.
+    pub burst: u32,
+    /// Packets or bytes that are left now.
+    pub tokens_now: u32,
+}
+
 /// `POST /v1/detach`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Detached {
     /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
@@ -294,14 +548,14 @@ pub struct Detached {
 }
 
 /// The body of every answer that is not a success.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Failure {
     /// What failed.
     pub error: FailureDetail,
 }
 
 /// What failed, and the mend.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FailureDetail {
     /// [`Kind::name`].
     pub code: String,

@@ -7,14 +7,25 @@ use std::{
 };
 
 use http_body_util::{BodyExt as _, Full};
-use hyper::{Method, Request, body::Bytes, client::conn::http1};
+use hyper::{
+    Method, Request, Response,
+    body::{Bytes, Incoming},
+    client::conn::http1,
+};
 use hyper_util::rt::TokioIo;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::net::UnixStream;
 
 use crate::{
-    api::{Detached, Failure, LimitChange, Limits, Stats, Status},
+    api::{
+        ConfigChanges, ConfigExport, ConfigRequest, ConfigSaved, ConfigState, Detached,
+        Explanation, Failure, LimitChange, Limits, ListAdd, ListChanged, ListRemove, Question,
+        Stats, Status,
+    },
     error::{Error, Kind, Result},
+    lists::List,
+    server::{CALLER, NDJSON},
+    service::Caller,
 };
 
 /// Longer than the daemon gives itself.
@@ -24,13 +35,22 @@ const TIMEOUT: Duration = Duration::from_secs(6);
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
+    caller: Option<Caller>,
 }
 
 impl Client {
     /// The daemon that listens at `socket`.
     #[must_use]
     pub fn new(socket: &Path) -> Self {
-        Self { socket: socket.to_owned() }
+        Self { socket: socket.to_owned(), caller: None }
+    }
+
+    /// The same, for somebody who is connected to this host from there, so that
+    /// he does not lock himself out.
+    #[must_use]
+    pub const fn on_behalf_of(mut self, caller: Option<Caller>) -> Self {
+        self.caller = caller;
+        self
     }
 
     /// How the shield stands.
@@ -71,6 +91,112 @@ impl Client {
         self.call(Method::PATCH, &limit_path(policy)?, json(change)?).await
     }
 
+    /// What a configuration would change.
+    ///
+    /// # Errors
+    /// As [`Client::status`].
+    pub async fn diff(&self, request: &ConfigRequest) -> Result<ConfigChanges> {
+        self.call(Method::POST, "/v1/config/diff", json(request)?).await
+    }
+
+    /// Applies a configuration.
+    ///
+    /// # Errors
+    /// As [`Client::status`].
+    pub async fn apply(&self, request: &ConfigRequest) -> Result<ConfigChanges> {
+        self.call(Method::POST, "/v1/config/apply", json(request)?).await
+    }
+
+    /// Keeps what waits to be confirmed.
+    ///
+    /// # Errors
+    /// As [`Client::status`].
+    pub async fn confirm(&self) -> Result<ConfigState> {
+        self.call(Method::POST, "/v1/config/confirm", Bytes::new()).await
+    }
+
+    /// Takes back what waits to be confirmed.
+    ///
+    /// # Errors
+    /// As [`Client::status`].
+    pub async fn roll_back(&self) -> Result<ConfigState> {
+        self.call(Method::POST, "/v1/config/rollback", Bytes::new()).await
+    }
+
+    /// The configuration in force.
+    ///
+    /// # Errors
+    /// As [`Client::status`].
+    pub async fn export(&self) -> Result<ConfigExport> {
+        self.get("/v1/config").await
+    }
+
+    /// Lets the daemon write its configuration file.
+    ///
+    /// # Errors
+    /// As [`Client::status`].
+    pub async fn save(&self) -> Result<ConfigSaved> {
+        self.call(Method::POST, "/v1/config/save", Bytes::new()).await
+    }
+
+    /// Everything on a list.
+    ///
+    /// # Errors
+    /// As [`Client::status`].
+    pub async fn list(&self, list: List) -> Result<crate::api::List> {
+        self.get(list_path(list)).await
+    }
+
+    /// Everything on a list, as JSON values each on a line, piece by piece as
+    /// they arrive.
+    ///
+    /// # Errors
+    /// As [`Client::status`], or what `take` says of a piece.
+    pub async fn list_lines(
+        &self,
+        list: List,
+        mut take: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let request = self.request(Method::GET, list_path(list), NDJSON, Bytes::new())?;
+        let mut answer = self.send(request).await?;
+        if !answer.status().is_success() {
+            return Err(self.refusal(&self.body(answer).await?));
+        }
+        while let Some(frame) = answer.frame().await {
+            let frame = frame.map_err(|error| self.broken(&error))?;
+            if let Some(piece) = frame.data_ref() {
+                take(piece)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds to a list.
+    ///
+    /// # Errors
+    /// As [`Client::status`].
+    pub async fn list_add(&self, list: List, request: &ListAdd) -> Result<ListChanged> {
+        self.call(Method::POST, list_path(list), json(request)?).await
+    }
+
+    /// Removes from a list.
+    ///
+    /// # Errors
+    /// As [`Client::status`].
+    pub async fn list_remove(&self, list: List, request: &ListRemove) -> Result<ListChanged> {
+        self.call(Method::DELETE, list_path(list), json(request)?).await
+    }
+
+    /// What would happen to a packet, and why.
+    ///
+    /// # Errors
+    /// As [`Client::status`].
+    pub async fn explain(&self, question: &Question) -> Result<Explanation> {
+        let query = serde_urlencoded::to_string(question)
+            .map_err(|error| Error::failed(format!("the request cannot be made: {error}")))?;
+        self.get(&format!("/v1/explain?{query}")).await
+    }
+
     /// Takes the protection off everywhere; the daemon then ends.
     ///
     /// # Errors
@@ -89,23 +215,47 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<T> {
-        let answer = tokio::time::timeout(TIMEOUT, self.exchange(method, path, body)).await;
+        let request = self.request(method, path, "application/json", body)?;
+        let exchange = async {
+            let answer = self.send(request).await?;
+            Ok((answer.status().is_success(), self.body(answer).await?))
+        };
+        let answer = tokio::time::timeout(TIMEOUT, exchange).await;
         let (success, body) = answer.unwrap_or_else(|_| {
             Err(self.unreachable("does not answer in time").hint("restart limiterd"))
         })?;
-        if success {
-            serde_json::from_slice(&body).map_err(|error| {
-                Error::failed(format!("the daemon's answer cannot be understood: {error}"))
-                    .hint("limiterctl and limiterd are of different versions")
-            })
-        } else {
-            let text = String::from_utf8_lossy(&body);
-            Err(serde_json::from_slice::<Failure>(&body)
-                .map_or_else(|_| Error::failed(format!("the daemon refuses: {text}")), Error::from))
+        if !success {
+            return Err(self.refusal(&body));
         }
+        serde_json::from_slice(&body).map_err(|error| {
+            Error::failed(format!("the daemon's answer cannot be understood: {error}"))
+                .hint("limiterctl and limiterd are of different versions")
+        })
     }
 
-    async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<(bool, Bytes)> {
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        accept: &str,
+        body: Bytes,
+    ) -> Result<Request<Full<Bytes>>> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "limiterd")
+            .header("accept", accept)
+            .header("content-type", "application/json");
+        let request = match self.caller {
+            Some(caller) => request.header(CALLER, caller.to_string()),
+            None => request,
+        };
+        request.body(Full::new(body)).map_err(|error| {
+            Error::new(Kind::Invalid, format!("the request cannot be made: {error}"))
+        })
+    }
+
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>> {
         let stream =
             UnixStream::connect(&self.socket).await.map_err(|error| match error.kind() {
                 ErrorKind::PermissionDenied => Error::new(
@@ -117,36 +267,40 @@ impl Client {
                     .unreachable("is not there")
                     .hint("start limiterd, or name its socket with --socket or LIMITERD_SOCKET"),
             })?;
-        let broken = |error: hyper::Error| self.unreachable(&format!("broke off: {error}"));
         let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header("host", "limiterd")
-            .header("content-type", "application/json")
-            .body(Full::new(body))
-            .map_err(|error| {
-                Error::new(Kind::Invalid, format!("the request cannot be made: {error}"))
-            })?;
-        let talk = async {
-            let answer = sender.send_request(request).await?;
-            let success = answer.status().is_success();
-            Ok((success, answer.into_body().collect().await?.to_bytes()))
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.broken(&error))?;
+        // It ends with the answer.
+        tokio::spawn(connection);
+        sender.send_request(request).await.map_err(|error| self.broken(&error))
+    }
+
+    async fn body(&self, answer: Response<Incoming>) -> Result<Bytes> {
+        let body = answer.into_body().collect().await.map_err(|error| self.broken(&error))?;
+        Ok(body.to_bytes())
+    }
+
+    fn refusal(&self, body: &Bytes) -> Error {
+        let text = String::from_utf8_lossy(body);
+        let plain = || {
+            let socket = self.socket.display();
+            Error::failed(format!("the daemon at {socket} refuses: {text}"))
         };
-        tokio::pin!(talk);
-        tokio::pin!(connection);
-        tokio::select! {
-            answer = &mut talk => answer.map_err(broken),
-            ended = &mut connection => match ended {
-                Ok(()) => talk.await.map_err(broken),
-                Err(error) => Err(broken(error)),
-            },
-        }
+        serde_json::from_slice::<Failure>(body).map_or_else(|_| plain(), Error::from)
+    }
+
+    fn broken(&self, error: &hyper::Error) -> Error {
+        self.unreachable(&format!("broke off: {error}"))
     }
 
     fn unreachable(&self, problem: &str) -> Error {
         Error::new(Kind::Unreachable, format!("the daemon at {} {problem}", self.socket.display()))
+    }
+}
+
+const fn list_path(list: List) -> &'static str {
+    match list {
+        List::Ban => "/v1/bans",
+        List::Allow => "/v1/allows",
     }
 }
 

@@ -17,16 +17,22 @@ pub enum Kind {
     Invalid,
     /// A command line that cannot be understood.
     Usage,
+    /// Not while a change waits to be confirmed.
+    Pending,
+    /// It would lock somebody out.
+    Guarded,
 }
 
 impl Kind {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 8] = [
         Self::Failed,
         Self::Usage,
         Self::NotFound,
         Self::Unreachable,
         Self::Permission,
         Self::Invalid,
+        Self::Pending,
+        Self::Guarded,
     ];
 
     /// Exit code of a tool that fails so.
@@ -39,6 +45,8 @@ impl Kind {
             Self::Unreachable => 4,
             Self::Permission => 5,
             Self::Invalid => 6,
+            Self::Pending => 7,
+            Self::Guarded => 8,
         }
     }
 
@@ -52,6 +60,8 @@ impl Kind {
             Self::Permission => "permission",
             Self::Invalid => "invalid",
             Self::Usage => "usage",
+            Self::Pending => "confirm_pending",
+            Self::Guarded => "guarded",
         }
     }
 
@@ -126,7 +136,7 @@ mod tests {
     fn kinds_and_exit_codes_are_one_to_one() {
         let mut codes: Vec<_> = Kind::ALL.into_iter().map(Kind::exit_code).collect();
         codes.dedup();
-        assert_eq!(codes, [1, 2, 3, 4, 5, 6]);
+        assert_eq!(codes, [1, 2, 3, 4, 5, 6, 7, 8]);
         for kind in Kind::ALL {
             assert_eq!(Kind::from_name(kind.name()), kind);
         }

@@ -1,17 +1,23 @@
 //! Everything of limiterd that runs in user space.
 
+pub mod access;
 pub mod api;
 pub mod bytes;
+pub mod change;
 pub mod client;
 pub mod compiled;
 pub mod config;
 mod decimal;
 pub mod error;
+pub mod frames;
 pub mod gate;
 pub mod interface;
 pub mod lists;
 pub mod machine;
+pub mod mode;
+pub mod numbers;
 pub mod object;
+pub mod openapi;
 pub mod plane;
 pub mod policies;
 pub mod prefix;

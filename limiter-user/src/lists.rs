@@ -143,8 +143,18 @@ impl<T: Tables> Lists<T> {
         })
     }
 
-    /// What is said about a prefix, or about one around it, that holds in a
-    /// slot at a time since the boot.
+    /// What was said at run time about a prefix on a list.
+    #[must_use]
+    pub fn statement(&self, list: List, prefix: Prefix) -> Option<&Statement> {
+        let entry = self.entries.get(&prefix)?;
+        match list {
+            List::Allow => entry.allow.as_ref(),
+            List::Ban => entry.ban.as_ref(),
+        }
+    }
+
+    /// What is said about a prefix and about those around it, the narrowest
+    /// first.
     #[must_use]
     pub fn around(&self, prefix: Prefix) -> Vec<(Prefix, Listing)> {
         let mut found: Vec<_> = self
@@ -368,7 +378,7 @@ impl<T: Tables> Lists<T> {
 
 /// Key of a prefix that stands in the hash table: a single address or an IPv6
 /// /64.
-fn exact_key(prefix: Prefix) -> Option<ExactKey> {
+pub(crate) fn exact_key(prefix: Prefix) -> Option<ExactKey> {
     let words = address(prefix.address()).mapped();
     match (prefix.is_single(), prefix.length()) {
         (true, _) => Some(ExactKey::single(words)),

@@ -9,7 +9,7 @@ use std::{
 };
 
 use limiter_common::{
-    bucket::{Charge, Clock, Lease, LeaseCell, Word},
+    bucket::{Bucket, Charge, Clock, Lease, LeaseCell, Word},
     charge,
     class::{Axis, PrefixKey, Set},
     control::{Control, Live},
@@ -17,18 +17,18 @@ use limiter_common::{
     frame::Linear,
     gate::{CELLS, Gate},
     limit::Limit,
-    lists::{self, Contents, ExactKey, Listing},
+    lists::{self, Bit, Contents, ExactKey, Listing},
     policy::Ruleset,
-    source::{Key4, Key6, Seed, Total},
+    source::{Key as _, Key4, Key6, Seed, Total},
     tables::{Buckets, Full, Sources, Steps, Tables, TotalStep},
-    tracked::{WORDS, Words},
+    tracked::{Place, WORDS, Words},
     verdict::{Decision, Reason},
 };
 
 use crate::{
     compiled::{Compiled, address, mapped_length},
     error::Result as Told,
-    lists::Tables as ListTables,
+    lists::{Tables as ListTables, exact_key},
     prefix::Prefix,
 };
 
@@ -136,6 +136,64 @@ impl Machine {
         (four, six)
     }
 
+    /// Gives a key this bucket, one for each CPU, as one that was seen now.
+    pub fn put4(&mut self, key: Key4, buckets: &[Bucket], now_ns: u64) {
+        self.see(key.spread(self.seed), now_ns);
+        self.sources4.borrow_mut().insert(key, entry_of(buckets));
+    }
+
+    /// The same for IPv6.
+    pub fn put6(&mut self, key: Key6, buckets: &[Bucket], now_ns: u64) {
+        self.see(key.spread(self.seed), now_ns);
+        self.sources6.borrow_mut().insert(key, entry_of(buckets));
+    }
+
+    /// The same for a bucket that all sources share.
+    pub fn put_total(&mut self, key: Total, buckets: &[Bucket]) {
+        self.totals.borrow_mut().insert(key.0, entry_of(buckets));
+    }
+
+    /// Says this about a prefix.
+    ///
+    /// # Errors
+    /// Never.
+    pub fn list(&mut self, prefix: Prefix, listing: Listing) -> Told<()> {
+        let address = address(prefix.address());
+        let bits = [Bit::exact(address, self.seed), Bit::coarse(address, self.seed)];
+        for bit in bits {
+            *self.listed.words.entry(bit.word()).or_default() |= bit.mask();
+        }
+        self.listed.contents = Contents(u64::MAX);
+        match exact_key(prefix) {
+            Some(key) => self.listed.set_exact(key, Some(listing)),
+            None => {
+                let address = address.mapped();
+                let around = self.listed.prefixes.around((), &address).unwrap_or_default();
+                self.listed.set_prefix(prefix, Some(around.and(listing)))
+            }
+        }
+    }
+
+    /// The CPU that holds the most tokens of any bucket.
+    #[must_use]
+    pub fn cpu_with_most(&self) -> u32 {
+        let held = |cpu: u32| {
+            let at = |entry: &Entry| entry[cpu as usize].lease.get().credits();
+            let four = self.sources4.borrow().values().map(at).sum::<u32>();
+            let six = self.sources6.borrow().values().map(at).sum::<u32>();
+            four + six
+        };
+        (0..self.cpus).max_by_key(|cpu| held(*cpu)).unwrap_or_default()
+    }
+
+    fn see(&self, spread: u64, now_ns: u64) {
+        self.now_ns.set(now_ns);
+        let place = Place::of(spread);
+        if let (Some(rules), Some(words)) = (self.ruleset(0), self.tracked(place.word())) {
+            words.see(place, rules.gate().epoch(self.tick()));
+        }
+    }
+
     fn entry<K: Copy + Eq + Hash>(table: &Table<K>, key: &K) -> Option<Entry> {
         table.borrow().get(key).cloned()
     }
@@ -149,6 +207,16 @@ impl Machine {
         table.entry(*key).or_insert_with(|| Rc::new(slots));
         Ok(())
     }
+}
+
+/// A bucket as each CPU has it, without what CPUs remember of denials: their
+/// ticks are not ours.
+fn entry_of(buckets: &[Bucket]) -> Entry {
+    let slot = |bucket: &Bucket| Slot {
+        tat: Cell::new(bucket.tat),
+        lease: Cell::new(Lease::of(bucket.lease.credits())),
+    };
+    Rc::new(buckets.iter().map(slot).collect())
 }
 
 /// Prefixes, and the longest one around an address.

@@ -1,74 +1,25 @@
-//! Policies as an operator sees them: a name, a limit, a mode.
-
-use std::{fmt, str::FromStr};
+//! The policies in force: what the configuration says, ready for the packet
+//! path.
 
 use limiter_common::{
     level::{Level, Number},
     limit::{self, RangeError},
     parse::Kind as Packets,
-    policy::{self, Policy, Ruleset},
+    policy::{self, Ruleset},
     source::SourcePrefix,
 };
 
 use crate::{
     bytes::{Bandwidth, ByteBurst},
-    compiled::{Compiled, Conditions},
+    change::Change,
+    compiled::{Compiled, Conditions, Configured},
+    config::{self, Config, Host, Match, Policy},
     error::{Error, Kind, Result},
     gate::Gate,
+    mode::Mode,
     rate::{Burst, PacketRate},
     sizing::Sizing,
 };
-
-/// What happens to packets over a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// They are dropped.
-    Enforce,
-    /// They pass, and are counted as `would_drop`.
-    Observe,
-    /// There is no limit.
-    Off,
-}
-
-impl Mode {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Enforce, Self::Observe, Self::Off];
-
-    /// Name in JSON and on the command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Enforce => "enforce",
-            Self::Observe => "observe",
-            Self::Off => "off",
-        }
-    }
-
-    /// The mode of that name.
-    ///
-    /// # Errors
-    /// There is none.
-    pub fn from_name(name: &str) -> Result<Self> {
-        Self::ALL.into_iter().find(|mode| mode.name() == name).ok_or_else(|| {
-            Error::new(Kind::Invalid, format!("there is no mode '{name}'"))
-                .hint("the modes are enforce, observe and off")
-        })
-    }
-
-    const fn compile(self) -> policy::Mode {
-        match self {
-            Self::Enforce => policy::Mode::Enforce,
-            Self::Observe => policy::Mode::Observe,
-            Self::Off => policy::Mode::Off,
-        }
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// What one level of a policy allows, in packets, in bytes, in both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,131 +30,128 @@ pub struct Allowance {
     pub bytes: Option<(Bandwidth, ByteBurst)>,
 }
 
-/// A limit with a name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limit {
-    /// Name of the policy.
-    pub name: String,
-    /// For each source.
-    pub source: Allowance,
-    /// For each wider prefix.
-    pub prefix: Allowance,
-    /// Lengths of the wider prefixes of IPv4 and of IPv6.
-    pub prefix_lengths: (u32, u32),
-    /// For everybody together.
-    pub total: Allowance,
-    /// Whether no CPU keeps tokens that it has not spent: no excess at all,
-    /// for a higher cost of each packet.
-    pub strict: bool,
-    /// What happens beyond.
-    pub mode: Mode,
-    /// The packets that it limits.
-    packets: Vec<Packets>,
-}
-
-/// A value, or none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Setting<T> {
-    /// No limit of this sort.
-    Off,
-    /// This one.
-    On(T),
-}
-
-impl<T: FromStr<Err = E>, E: Into<Error>> FromStr for Setting<T> {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "off" => Ok(Self::Off),
-            value => value.parse().map(Self::On).map_err(Into::into),
+/// The allowance that a value with these fields describes.
+macro_rules! allowance {
+    ($value:expr) => {
+        Allowance {
+            packets: $value.rate.map(|rate| (rate, $value.burst.unwrap_or(rate.one_second()))),
+            bytes: $value
+                .bandwidth
+                .map(|rate| (rate, $value.bandwidth_burst.unwrap_or(rate.one_second()))),
         }
-    }
+    };
 }
 
-/// A change to what one level allows; what is absent stays.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AllowanceChange {
-    /// The new rate; one that is new has a burst of a second.
-    pub rate: Option<Setting<PacketRate>>,
-    /// The new burst.
-    pub burst: Option<Burst>,
-    /// The new bandwidth; one that is new has a burst of a second.
-    pub bandwidth: Option<Setting<Bandwidth>>,
-    /// The new burst in bytes.
-    pub bandwidth_burst: Option<ByteBurst>,
-}
-
-/// A change to a limit; what is absent stays.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Change {
-    /// For each source.
-    pub source: AllowanceChange,
-    /// For each wider prefix.
-    pub prefix: AllowanceChange,
-    /// For everybody together.
-    pub total: AllowanceChange,
-    /// Whether no excess at all is possible.
-    pub strict: Option<bool>,
-    /// The new mode.
-    pub mode: Option<Mode>,
-}
-
-impl Allowance {
-    /// So many packets and nothing else.
+impl Policy {
+    /// A policy with this limit for each source, for packets of these kinds.
     #[must_use]
-    pub const fn packets(rate: PacketRate, burst: Burst) -> Self {
-        Self { packets: Some((rate, burst)), bytes: None }
-    }
-
-    fn change(&mut self, level: &str, change: AllowanceChange) -> Result<()> {
-        changed(&mut self.packets, change.rate, PacketRate::one_second, change.burst)
-            .ok_or_else(|| no_rate("rate", level))?;
-        changed(&mut self.bytes, change.bandwidth, Bandwidth::one_second, change.bandwidth_burst)
-            .ok_or_else(|| no_rate("bandwidth", level))
-    }
-}
-
-/// Changes a rate and its burst; `None` if there is no rate to have the burst.
-fn changed<R: Copy, B: Copy>(
-    present: &mut Option<(R, B)>,
-    rate: Option<Setting<R>>,
-    one_second: fn(R) -> B,
-    burst: Option<B>,
-) -> Option<()> {
-    match rate {
-        None => {}
-        Some(Setting::Off) => *present = None,
-        Some(Setting::On(rate)) => {
-            let burst = present.map_or_else(|| one_second(rate), |(_, burst)| burst);
-            *present = Some((rate, burst));
+    pub fn new(name: &str, rate: PacketRate, burst: Burst, kinds: &[Packets]) -> Self {
+        Self {
+            name: name.into(),
+            matches: Match { kind: kinds.to_vec(), ..Match::default() },
+            rate: Some(rate),
+            burst: Some(burst),
+            bandwidth: None,
+            bandwidth_burst: None,
+            per_prefix: None,
+            total: None,
+            strict: false,
+            mode: Mode::Enforce,
+            algorithm: config::Algorithm::TokenBucket,
         }
     }
-    if let Some(burst) = burst {
-        present.as_mut()?.1 = burst;
+
+    /// What each source may send.
+    #[must_use]
+    pub fn source(&self) -> Allowance {
+        allowance!(self)
     }
-    Some(())
+
+    /// What each wider prefix may send.
+    #[must_use]
+    pub fn prefix(&self) -> Allowance {
+        self.per_prefix.as_ref().map_or_else(Allowance::default, |prefix| allowance!(prefix))
+    }
+
+    /// What everybody together may send.
+    #[must_use]
+    pub fn everybody(&self) -> Allowance {
+        self.total.as_ref().map_or_else(Allowance::default, |total| allowance!(total))
+    }
+
+    fn compile(&self, cpus: u32) -> std::result::Result<policy::Policy, RangeError> {
+        let wider = self.per_prefix.clone().unwrap_or_default();
+        let wider = SourcePrefix::new(wider.ipv4.into(), wider.ipv6.into());
+        let mut policy = policy::Policy::new(self.mode.compile()).with_prefix(wider);
+        for (allowance, packets, bytes) in [
+            (self.source(), Level::SourcePackets, Level::SourceBytes),
+            (self.prefix(), Level::PrefixPackets, Level::PrefixBytes),
+            (self.everybody(), Level::TotalPackets, Level::TotalBytes),
+        ] {
+            if let Some((rate, burst)) = allowance.packets {
+                let limit = limit::Limit::compile(rate.0, burst.0, cpus, self.strict)?;
+                policy = policy.with(packets, limit);
+            }
+            if let Some((rate, burst)) = allowance.bytes {
+                let limit = limit::Limit::compile(rate.0, burst.0, cpus, self.strict)?;
+                policy = policy.with(bytes, limit);
+            }
+        }
+        Ok(policy)
+    }
 }
 
-fn no_rate(what: &str, level: &str) -> Error {
-    Error::new(Kind::Invalid, format!("there is no {what} {level} to have a burst"))
-        .hint(format!("name the {what} too"))
+impl Match {
+    /// What it asks of packets; `interfaces` are numbered in this order.
+    fn conditions(&self, interfaces: &[String]) -> Result<Conditions> {
+        let number = |name: &String| {
+            let at = interfaces.iter().position(|interface| interface == name);
+            at.and_then(|at| u32::try_from(at).ok()).ok_or_else(|| {
+                Error::new(Kind::Invalid, format!("the interface '{name}' is not protected"))
+                    .hint(format!("protected are: {}", interfaces.join(", ")))
+            })
+        };
+        Ok(Conditions {
+            kinds: self.kind.clone(),
+            protocols: self.proto.iter().map(|protocol| protocol.0).collect(),
+            ports: self.ports.iter().map(|range| range.first..=range.last).collect(),
+            vlans: self.vlans.iter().map(|range| range.first..=range.last).collect(),
+            interfaces: self.interfaces.iter().map(number).collect::<Result<_>>()?,
+            sources: self.sources.clone(),
+            destinations: self.destinations.clone(),
+        })
+    }
 }
 
-/// All policies in force, by index.
+/// A configuration and how the daemon was told to take it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policies {
-    limits: Vec<Limit>,
+    config: Config,
     observe: bool,
+    /// In place of what the configuration says.
     gate: Gate,
 }
 
 impl Policies {
+    /// Those of a configuration; observing drops nothing, whatever it says.
+    #[must_use]
+    pub fn new(config: Config, observe: bool) -> Self {
+        Self { config, observe, gate: Gate::default() }
+    }
+
+    /// The same policies; what this says of new sources is in place of what the
+    /// configuration says.
+    #[must_use]
+    pub fn with_gate(mut self, gate: Gate) -> Self {
+        self.gate = gate;
+        self
+    }
+
     /// One policy named `default` for every packet.
     #[must_use]
     pub fn single(rate: PacketRate, burst: Burst, observe: bool) -> Self {
-        let limit = Limit::new("default", rate, burst, &Packets::ALL);
-        Self { limits: vec![limit], observe, gate: Gate::default() }
+        let policies = vec![Policy::new("default", rate, burst, &[])];
+        Self::new(Config { policies, ..Config::default() }, observe)
     }
 
     /// The built-in profile, for a host that serves and also fetches.
@@ -225,37 +173,45 @@ impl Policies {
     #[must_use]
     pub fn builtin(observe: bool) -> Self {
         use Packets::{Fragment, Icmp, Icmpv6, Other, Tcp, TcpSyn, Udp};
-        let limit = |name: &str, rate: &str, burst: u32, packets: &[Packets]| {
-            Limit::new(name, rate.parse().expect("a rate in range"), Burst(burst), packets)
+        let policy = |name: &str, rate: &str, burst: u32, kinds: &[Packets]| {
+            Policy::new(name, rate.parse().expect("a rate in range"), Burst(burst), kinds)
         };
-        let limits = vec![
-            limit("tcp-syn", "50/s", 200, &[TcpSyn]),
-            limit("tcp", "400k/s", 800_000, &[Tcp]),
-            limit("udp", "20k/s", 200_000, &[Udp]),
-            limit("icmp", "100/s", 200, &[Icmp, Icmpv6]),
-            limit("fragment", "2k/s", 10_000, &[Fragment]),
-            limit("other", "20k/s", 100_000, &[Other]),
+        let policies = vec![
+            policy("tcp-syn", "50/s", 200, &[TcpSyn]),
+            policy("tcp", "400k/s", 800_000, &[Tcp]),
+            policy("udp", "20k/s", 200_000, &[Udp]),
+            policy("icmp", "100/s", 200, &[Icmp, Icmpv6]),
+            policy("fragment", "2k/s", 10_000, &[Fragment]),
+            policy("other", "20k/s", 100_000, &[Other]),
         ];
-        Self { limits, observe, gate: Gate::default() }
+        Self::new(Config { policies, ..Config::default() }, observe)
     }
 
-    /// The same policies behind this gate.
+    /// The configuration.
     #[must_use]
-    pub fn with_gate(mut self, gate: Gate) -> Self {
-        self.gate = gate;
-        self
+    pub const fn config(&self) -> &Config {
+        &self.config
     }
 
     /// What new sources may do.
     #[must_use]
-    pub const fn gate(&self) -> &Gate {
-        &self.gate
+    pub fn gate(&self) -> Gate {
+        let sources = &self.config.sources;
+        Gate {
+            new_sources: self.gate.new_sources.or(sources.new_sources),
+            untracked: self.gate.untracked.or(sources.untracked),
+        }
     }
 
-    /// All limits, by index.
+    /// All policies, in order.
     #[must_use]
-    pub fn limits(&self) -> &[Limit] {
-        &self.limits
+    pub fn all(&self) -> &[Policy] {
+        &self.config.policies
+    }
+
+    /// Their names, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
+        self.config.policies.iter().map(|policy| policy.name.as_str())
     }
 
     /// Whether nothing is dropped, whatever a policy's mode says.
@@ -268,84 +224,76 @@ impl Policies {
     ///
     /// # Errors
     /// There is no policy of that name; the hint lists those that there are. A
-    /// burst of a rate that there is not.
-    pub fn changed(&self, name: &str, change: Change) -> Result<Self> {
+    /// change that no configuration could hold.
+    pub fn changed(&self, name: &str, change: &Change) -> Result<Self> {
         let mut changed = self.clone();
-        let limit = changed.limits.iter_mut().find(|limit| limit.name == name);
-        let limit = limit.ok_or_else(|| self.unknown(name))?;
-        limit.source.change("for each source", change.source)?;
-        limit.prefix.change("for each prefix", change.prefix)?;
-        limit.total.change("for everybody", change.total)?;
-        limit.strict = change.strict.unwrap_or(limit.strict);
-        limit.mode = change.mode.unwrap_or(limit.mode);
+        let policy = changed.config.policies.iter_mut().find(|policy| policy.name == name);
+        change.apply(policy.ok_or_else(|| self.unknown(name))?)?;
+        // What is in force can always be written to a file and read again.
+        let read = config::parse(&changed.config.to_toml(), "the change", &Host::here());
+        read.map_err(|report| {
+            let first = report.diagnostics.into_iter().next();
+            let told = first.map(|first| (first.message, first.hint.unwrap_or_default()));
+            let (message, hint) = told.unwrap_or_default();
+            Error::new(Kind::Invalid, message).hint(hint)
+        })?;
         Ok(changed)
     }
 
-    /// The limit of that name.
+    /// The policy of that name.
     ///
     /// # Errors
     /// As [`Policies::changed`].
-    pub fn find(&self, name: &str) -> Result<&Limit> {
-        self.limits.iter().find(|limit| limit.name == name).ok_or_else(|| self.unknown(name))
+    pub fn find(&self, name: &str) -> Result<&Policy> {
+        self.all().iter().find(|policy| policy.name == name).ok_or_else(|| self.unknown(name))
     }
 
     fn unknown(&self, name: &str) -> Error {
-        let names: Vec<_> = self.limits.iter().map(|limit| limit.name.as_str()).collect();
+        let names: Vec<_> = self.names().collect();
         Error::new(Kind::NotFound, format!("there is no policy '{name}'"))
             .hint(format!("there are: {}", names.join(", ")))
     }
 
-    /// The rule set that the packet path reads, for a load of these sizes.
+    /// What the packet path reads, where policies are numbered by their place.
     ///
     /// # Errors
-    /// Never for limits made from [`PacketRate`], [`Burst`] and their like.
+    /// As [`Policies::compile_as`].
     pub fn compile(&self, sizing: Sizing) -> Result<Compiled> {
-        let mut rules = Ruleset::new(self.observe, self.gate.compile(sizing)?);
+        let numbers: Vec<_> = (0u32..).zip(self.all()).map(|(at, _)| Number::new(at, 0)).collect();
+        self.compile_as(&numbers, sizing, &[])
+    }
+
+    /// What the packet path reads, for a load of these sizes, on interfaces
+    /// that are numbered in this order; each policy has its number.
+    ///
+    /// # Errors
+    /// A policy asks for an interface that is none of these.
+    pub fn compile_as(
+        &self,
+        numbers: &[Number],
+        sizing: Sizing,
+        interfaces: &[String],
+    ) -> Result<Compiled> {
+        let sources = &self.config.sources;
+        let mut rules = Ruleset::new(self.observe, self.gate().compile(sizing)?);
+        rules
+            .set_sources(SourcePrefix::new(sources.ipv4_prefix.into(), sources.ipv6_prefix.into()));
         let mut conditions = Vec::new();
-        for (place, limit) in (0u32..).zip(&self.limits) {
-            let policy = limit.compile(sizing.cpus);
-            let policy = policy.map_err(|error| out_of_range(&limit.name, error))?;
-            rules.set_policy(place, policy.numbered(Number::new(place, 0)));
-            let kinds = limit.packets.clone();
-            conditions.push(Conditions { kinds, ..Conditions::default() });
+        for ((place, policy), number) in (0u32..).zip(self.all()).zip(numbers) {
+            let compiled = policy.compile(sizing.cpus);
+            let compiled = compiled.map_err(|error| out_of_range(&policy.name, error))?;
+            rules.set_policy(place, compiled.numbered(*number));
+            conditions.push(policy.matches.conditions(interfaces)?);
         }
-        Ok(Compiled::new(rules, &conditions))
-    }
-}
-
-impl Limit {
-    fn new(name: &str, rate: PacketRate, burst: Burst, packets: &[Packets]) -> Self {
-        Self {
-            name: name.into(),
-            source: Allowance::packets(rate, burst),
-            prefix: Allowance::default(),
-            prefix_lengths: (24, 48),
-            total: Allowance::default(),
-            strict: false,
-            mode: Mode::Enforce,
-            packets: packets.to_vec(),
+        let mut compiled = Compiled::new(rules, &conditions);
+        for entry in &self.config.allow {
+            compiled.configured.entry(entry.prefix).or_default().allow = true;
         }
-    }
-
-    fn compile(&self, cpus: u32) -> std::result::Result<Policy, RangeError> {
-        let (ipv4, ipv6) = self.prefix_lengths;
-        let mut policy =
-            Policy::new(self.mode.compile()).with_prefix(SourcePrefix::new(ipv4, ipv6));
-        for (allowance, packets, bytes) in [
-            (&self.source, Level::SourcePackets, Level::SourceBytes),
-            (&self.prefix, Level::PrefixPackets, Level::PrefixBytes),
-            (&self.total, Level::TotalPackets, Level::TotalBytes),
-        ] {
-            if let Some((rate, burst)) = allowance.packets {
-                let limit = limit::Limit::compile(rate.0, burst.0, cpus, self.strict)?;
-                policy = policy.with(packets, limit);
-            }
-            if let Some((rate, burst)) = allowance.bytes {
-                let limit = limit::Limit::compile(rate.0, burst.0, cpus, self.strict)?;
-                policy = policy.with(bytes, limit);
-            }
+        for entry in &self.config.deny {
+            let said: &mut Configured = compiled.configured.entry(entry.prefix).or_default();
+            said.deny = true;
         }
-        Ok(policy)
+        Ok(compiled)
     }
 }
 
@@ -360,12 +308,15 @@ fn out_of_range(name: &str, error: RangeError) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sizing::Wish;
+    use crate::{
+        change::{LevelChange, Setting},
+        sizing::Wish,
+    };
 
     #[test]
     fn the_builtin_profile_covers_every_kind_once() {
         let policies = Policies::builtin(false);
-        let mut kinds: Vec<_> = policies.limits.iter().flat_map(|limit| &limit.packets).collect();
+        let mut kinds: Vec<_> = policies.all().iter().flat_map(|it| &it.matches.kind).collect();
         kinds.sort_by_key(|kind| **kind as u8);
         assert!(kinds.into_iter().eq(&Packets::ALL));
         policies.compile(Sizing::new(2, 1, Wish::Default).unwrap()).unwrap();
@@ -375,17 +326,17 @@ mod tests {
     fn a_change_touches_what_it_names() {
         let before = Policies::builtin(false);
         let rate = "7/s".parse().unwrap();
-        let source = AllowanceChange { rate: Some(Setting::On(rate)), ..Default::default() };
+        let source = LevelChange { rate: Some(Setting::On(rate)), ..Default::default() };
         let change = Change { source, ..Change::default() };
-        let after = before.changed("udp", change).unwrap();
-        for (old, new) in before.limits.iter().zip(&after.limits) {
+        let after = before.changed("udp", &change).unwrap();
+        for (old, new) in before.all().iter().zip(after.all()) {
             let mut expected = old.clone();
             if old.name == "udp" {
-                expected.source.packets = old.source.packets.map(|(_, burst)| (rate, burst));
+                expected.rate = Some(rate);
             }
             assert_eq!(new, &expected);
         }
-        let error = before.changed("no-such", change).unwrap_err();
+        let error = before.changed("no-such", &change).unwrap_err();
         assert_eq!(error.kind, Kind::NotFound);
         assert!(error.to_string().contains("tcp-syn, tcp, udp"), "{error}");
     }
@@ -393,29 +344,32 @@ mod tests {
     #[test]
     fn levels_come_and_go() {
         let before = Policies::builtin(false);
-        let total = AllowanceChange {
+        let total = LevelChange {
             rate: Some("5k/s".parse().unwrap()),
             bandwidth: Some("1MB/s".parse().unwrap()),
             bandwidth_burst: Some("2MB".parse().unwrap()),
             ..Default::default()
         };
         let change = Change { total, ..Change::default() };
-        let after = before.changed("udp", change).unwrap();
+        let after = before.changed("udp", &change).unwrap();
         let expected = Allowance {
             packets: Some(("5k/s".parse().unwrap(), Burst(5000))),
             bytes: Some(("1MB/s".parse().unwrap(), ByteBurst(2_000_000))),
         };
-        assert_eq!(after.find("udp").unwrap().total, expected);
-        let total = AllowanceChange {
+        assert_eq!(after.find("udp").unwrap().everybody(), expected);
+        let off = LevelChange {
             rate: Some(Setting::Off),
             bandwidth: Some(Setting::Off),
             ..Default::default()
         };
+        let change = Change { total: off, ..Change::default() };
+        assert_eq!(after.changed("udp", &change).unwrap(), before);
+        let total = LevelChange { burst: Some(Burst(5)), ..Default::default() };
         let change = Change { total, ..Change::default() };
-        assert_eq!(after.changed("udp", change).unwrap(), before);
-        let total = AllowanceChange { burst: Some(Burst(5)), ..Default::default() };
-        let change = Change { total, ..Change::default() };
-        assert_eq!(before.changed("udp", change).unwrap_err().kind, Kind::Invalid);
+        assert_eq!(before.changed("udp", &change).unwrap_err().kind, Kind::Invalid);
+        let change = Change { source: off, ..Change::default() };
+        let error = before.changed("udp", &change).unwrap_err();
+        assert!(error.to_string().contains("mode = \"off\""), "{error}");
         assert!("offf".parse::<Setting<PacketRate>>().is_err());
     }
 }

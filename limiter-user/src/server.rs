@@ -1,6 +1,7 @@
 //! What the daemon answers at its control sockets.
 
 use std::{
+    convert::Infallible,
     future::Future,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -12,31 +13,40 @@ use axum::{
         DefaultBodyLimit, Path as UrlPath, Query, State,
         rejection::{JsonRejection, QueryRejection},
     },
-    http::StatusCode,
+    http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
-    routing::{any, get, patch, post},
+    routing::{any, get, post},
 };
 use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tokio::{
     net::UnixListener,
+    signal::unix::Signal,
     sync::{Semaphore, watch},
 };
 use tower_http::timeout::TimeoutLayer;
 
 use crate::{
-    api::{Detached, Failure, LimitChange, SCHEMA_VERSION},
+    access::{Groups, Peer, Role},
+    api::{self, Detached, Failure, LimitChange, SCHEMA_VERSION},
     error::{Error, Kind, Result},
-    service::Service,
+    lists::List,
+    openapi,
+    service::{Caller, Service},
     sockets::Sockets,
 };
 
-/// Longest body of a request, bytes.
+/// Longest body of a request, bytes; more for a configuration, and for entries
+/// of a list.
 const MAX_BODY: usize = 64 << 10;
+const MAX_CONFIG: usize = 4 << 20;
+const MAX_LIST: usize = 64 << 20;
+/// By which a client says where its user is connected from.
+pub(crate) const CALLER: &str = "limiterd-caller";
 /// Longest time for one request.
 const TIMEOUT: Duration = Duration::from_secs(4);
 /// Longest time in which the head of a request may arrive.
@@ -51,13 +61,6 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(2);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long the answer to the last request may take to be read.
 const ANSWER_TIME: Duration = Duration::from_millis(200);
-/// Who is at the other end.
-#[derive(Clone, Copy, Debug, Default)]
-struct Peer {
-    uid: Option<u32>,
-    pid: Option<i32>,
-}
-
 /// The service, until it is detached.
 #[derive(Clone)]
 struct Shared {
@@ -91,21 +94,11 @@ fn running(service: &mut Option<Service>) -> Result<&mut Service> {
 pub async fn serve(
     sockets: Sockets,
     service: Service,
+    hangup: Signal,
     shutdown: impl Future<Output = ()>,
 ) -> Result<Option<Service>> {
     let (stop, stopped) = watch::channel(false);
     let shared = Shared { service: Arc::new(Mutex::new(Some(service))), stop };
-    let read = Router::new()
-        .route("/v1/status", get(status))
-        .route("/v1/stats", get(stats))
-        .route("/v1/limits", get(limits))
-        .route("/v1/limits/{policy}", get(limit));
-    let admin = read
-        .clone()
-        .route("/v1/limits/{policy}", patch(change))
-        .route("/v1/detach", post(detach))
-        .method_not_allowed_fallback(unknown);
-    let read = read.route("/v1/detach", any(not_here)).method_not_allowed_fallback(not_here);
     let finish = |router: Router<Shared>| {
         router
             .fallback(unknown)
@@ -113,11 +106,14 @@ pub async fn serve(
             .layer(TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, TIMEOUT))
             .with_state(shared.clone())
     };
-    let Sockets { admin: admin_socket, read: read_socket, files } = sockets;
+    let Sockets { admin: admin_socket, read: read_socket, files, groups } = sockets;
+    let admin = Door { router: finish(admin_routes()), least: Role::Admin, groups };
+    let read = Door { router: finish(read_routes()), least: Role::Viewer, groups };
     tokio::select! {
-        () = accept(admin_socket, finish(admin)) => {}
-        () = accept(read_socket, finish(read)) => {}
-        () = watch_attachments(&shared) => {}
+        () = accept(admin_socket, admin) => {}
+        () = accept(read_socket, read) => {}
+        () = watch_shield(&shared) => {}
+        () = reload_on_hangup(&shared, hangup) => {}
         () = shutdown => {}
         () = detached(stopped) => {}
     }
@@ -126,9 +122,70 @@ pub async fn serve(
     Ok(service)
 }
 
-/// Writes to the log when the protection of an interface changes by somebody
-/// else's doing, for ever.
-async fn watch_attachments(shared: &Shared) {
+/// What only reads.
+fn read_routes() -> Router<Shared> {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/stats", get(stats))
+        .route("/v1/limits", get(limits))
+        .route("/v1/limits/{policy}", get(limit))
+        .route("/v1/config", get(export))
+        .route("/v1/config/diff", post(diff))
+        .route("/v1/bans", get(bans))
+        .route("/v1/allows", get(allows))
+        .route("/v1/explain", get(explain))
+        .route("/v1/openapi.json", get(openapi))
+        .layer(DefaultBodyLimit::max(MAX_CONFIG))
+        .route("/v1/detach", any(not_here))
+        .route("/v1/config/apply", any(not_here))
+        .route("/v1/config/confirm", any(not_here))
+        .route("/v1/config/rollback", any(not_here))
+        .route("/v1/config/save", any(not_here))
+        .method_not_allowed_fallback(not_here)
+}
+
+/// All calls.
+fn admin_routes() -> Router<Shared> {
+    let lists = Router::new()
+        .route("/v1/bans", get(bans).post(ban).delete(unban))
+        .route("/v1/allows", get(allows).post(allow).delete(disallow))
+        .layer(DefaultBodyLimit::max(MAX_LIST));
+    let config = Router::new()
+        .route("/v1/config", get(export))
+        .route("/v1/config/diff", post(diff))
+        .route("/v1/config/apply", post(apply))
+        .route("/v1/config/confirm", post(confirm))
+        .route("/v1/config/rollback", post(roll_back))
+        .route("/v1/config/save", post(save))
+        .layer(DefaultBodyLimit::max(MAX_CONFIG));
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/stats", get(stats))
+        .route("/v1/limits", get(limits))
+        .route("/v1/limits/{policy}", get(limit).patch(change))
+        .route("/v1/explain", get(explain))
+        .route("/v1/openapi.json", get(openapi))
+        .route("/v1/detach", post(detach))
+        .merge(lists)
+        .merge(config)
+        .method_not_allowed_fallback(unknown)
+}
+
+/// Reads the configuration file again each time that a signal asks for it.
+async fn reload_on_hangup(shared: &Shared, mut hangup: Signal) {
+    while hangup.recv().await.is_some() {
+        match shared.run(|service| running(service)?.reload()).await {
+            Ok(changes) => tracing::info!("SIGHUP: configuration read, {} changes", changes.len()),
+            Err(error) => {
+                tracing::error!("SIGHUP: what was in force stays: {error}");
+            }
+        }
+    }
+    std::future::pending().await
+}
+
+/// Writes to the log when the shield is not as it should be, for ever.
+async fn watch_shield(shared: &Shared) {
     let mut known = Vec::new();
     let mut ticks = tokio::time::interval(WATCH_INTERVAL);
     loop {
@@ -148,10 +205,18 @@ async fn watch_attachments(shared: &Shared) {
     }
 }
 
+/// What is behind a socket, and for whom.
+struct Door {
+    router: Router,
+    least: Role,
+    groups: Groups,
+}
+
 /// Serves one socket, for ever. Each has connections of its own, so that those
 /// who may only read cannot shut out those who may change; a client that keeps
 /// a connection without asking anything loses it.
-async fn accept(listener: UnixListener, router: Router) {
+async fn accept(listener: UnixListener, door: Door) {
+    let own = nix::unistd::geteuid().as_raw();
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let Ok((stream, _)) = listener.accept().await else {
@@ -163,11 +228,13 @@ async fn accept(listener: UnixListener, router: Router) {
         let Ok(place) = Arc::clone(&room).try_acquire_owned() else {
             continue;
         };
-        let peer = stream.peer_cred().map_or_else(
-            |_| Peer::default(),
-            |peer| Peer { uid: Some(peer.uid()), pid: peer.pid() },
-        );
-        let service = TowerToHyperService::new(router.clone().layer(Extension(peer)));
+        let peer = Arc::new(Peer::of(&stream));
+        let router = if peer.role(door.groups, own) >= door.least {
+            door.router.clone()
+        } else {
+            Router::new().fallback(stranger)
+        };
+        let service = TowerToHyperService::new(router.layer(Extension(peer)));
         tokio::spawn(async move {
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -200,7 +267,8 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let status = match self.0.kind {
             Kind::NotFound => StatusCode::NOT_FOUND,
-            Kind::Permission => StatusCode::FORBIDDEN,
+            Kind::Permission | Kind::Guarded => StatusCode::FORBIDDEN,
+            Kind::Pending => StatusCode::CONFLICT,
             Kind::Invalid | Kind::Usage => StatusCode::UNPROCESSABLE_ENTITY,
             Kind::Failed | Kind::Unreachable => StatusCode::INTERNAL_SERVER_ERROR,
         };
@@ -218,16 +286,9 @@ async fn status(State(shared): State<Shared>) -> Answer<crate::api::Status> {
     answer(shared.run(|service| running(service)?.status()).await)
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StatsQuery {
-    interface: Option<String>,
-    policy: Option<String>,
-}
-
 async fn stats(
     State(shared): State<Shared>,
-    query: std::result::Result<Query<StatsQuery>, QueryRejection>,
+    query: std::result::Result<Query<api::StatsQuery>, QueryRejection>,
 ) -> Answer<crate::api::Stats> {
     let Query(query) = query.map_err(|error| invalid(&error.body_text()))?;
     let work = move |service: &mut Option<Service>| {
@@ -249,7 +310,7 @@ async fn limit(
 
 async fn change(
     State(shared): State<Shared>,
-    Extension(peer): Extension<Peer>,
+    Extension(peer): Extension<Arc<Peer>>,
     UrlPath(policy): UrlPath<String>,
     body: std::result::Result<Json<LimitChange>, JsonRejection>,
 ) -> Answer<crate::api::Limits> {
@@ -266,7 +327,7 @@ async fn change(
 
 async fn detach(
     State(shared): State<Shared>,
-    Extension(peer): Extension<Peer>,
+    Extension(peer): Extension<Arc<Peer>>,
 ) -> Answer<Detached> {
     let work = move |service: &mut Option<Service>| {
         running(service)?;
@@ -277,6 +338,206 @@ async fn detach(
     let result = shared.run(work).await;
     shared.stop.send_replace(true);
     answer(result)
+}
+
+/// Answers a call that changes something, and writes to the log who asked for
+/// what.
+async fn changing<B, T>(
+    shared: Shared,
+    peer: Arc<Peer>,
+    what: &'static str,
+    body: B,
+    work: impl FnOnce(&mut Service, &B) -> Result<T> + Send + 'static,
+) -> Answer<T>
+where
+    B: Send + 'static,
+    T: Serialize + Send + 'static,
+{
+    let work = move |service: &mut Option<Service>| {
+        let result = work(running(service)?, &body);
+        match &result {
+            Ok(_) => tracing::info!(uid = peer.uid, pid = peer.pid, "{what}"),
+            Err(error) => {
+                tracing::warn!(uid = peer.uid, pid = peer.pid, "refused: {what}: {error}");
+            }
+        }
+        result
+    };
+    answer(shared.run(work).await)
+}
+
+/// A body that is a value, or says why it is none.
+type Body<T> = std::result::Result<Json<T>, JsonRejection>;
+
+fn body<T>(body: Body<T>) -> std::result::Result<T, Refusal> {
+    body.map(|Json(body)| body).map_err(|error| invalid(&error.body_text()))
+}
+
+/// Where the caller says that he is connected from.
+fn caller(headers: &HeaderMap) -> std::result::Result<Option<Caller>, Refusal> {
+    let Some(header) = headers.get(CALLER) else {
+        return Ok(None);
+    };
+    let text = header.to_str().map_err(|_| invalid("the caller is no text"))?;
+    text.parse().map(Some).map_err(Refusal)
+}
+
+async fn export(State(shared): State<Shared>) -> Answer<api::ConfigExport> {
+    answer(shared.run(|service| Ok(running(service)?.export())).await)
+}
+
+async fn diff(
+    State(shared): State<Shared>,
+    request: Body<api::ConfigRequest>,
+) -> Answer<api::ConfigChanges> {
+    let request = body(request)?;
+    answer(shared.run(move |service| running(service)?.diff(&request)).await)
+}
+
+async fn apply(
+    State(shared): State<Shared>,
+    Extension(peer): Extension<Arc<Peer>>,
+    headers: HeaderMap,
+    request: Body<api::ConfigRequest>,
+) -> Answer<api::ConfigChanges> {
+    let (request, caller) = (body(request)?, caller(&headers)?);
+    let work =
+        move |service: &mut Service, request: &api::ConfigRequest| service.apply(request, caller);
+    changing(shared, peer, "configuration applied", request, work).await
+}
+
+async fn confirm(
+    State(shared): State<Shared>,
+    Extension(peer): Extension<Arc<Peer>>,
+) -> Answer<api::ConfigState> {
+    changing(shared, peer, "configuration confirmed", (), |service, ()| service.confirm()).await
+}
+
+async fn roll_back(
+    State(shared): State<Shared>,
+    Extension(peer): Extension<Arc<Peer>>,
+) -> Answer<api::ConfigState> {
+    changing(shared, peer, "configuration taken back", (), |service, ()| service.roll_back()).await
+}
+
+async fn save(
+    State(shared): State<Shared>,
+    Extension(peer): Extension<Arc<Peer>>,
+) -> Answer<api::ConfigSaved> {
+    changing(shared, peer, "configuration saved", (), |service, ()| service.save()).await
+}
+
+async fn bans(State(shared): State<Shared>, headers: HeaderMap) -> Response {
+    list(shared, headers, List::Ban).await
+}
+
+async fn allows(State(shared): State<Shared>, headers: HeaderMap) -> Response {
+    list(shared, headers, List::Allow).await
+}
+
+/// A list as one value, or, for who asks for it, as a value on each line.
+async fn list(shared: Shared, headers: HeaderMap, list: List) -> Response {
+    let result = shared.run(move |service| Ok(running(service)?.list(list))).await;
+    let lines = headers.get(header::ACCEPT).is_some_and(|accept| accept == NDJSON);
+    match result {
+        Ok(list) if lines => {
+            let line = |entry: api::ListEntry| -> std::result::Result<String, Infallible> {
+                Ok(serde_json::to_string(&entry).unwrap_or_default() + "\n")
+            };
+            let lines = futures_util::stream::iter(list.entries.into_iter().map(line));
+            ([(header::CONTENT_TYPE, NDJSON)], axum::body::Body::from_stream(lines)).into_response()
+        }
+        result => answer(result).into_response(),
+    }
+}
+
+/// A JSON value on each line.
+pub(crate) const NDJSON: &str = "application/x-ndjson";
+
+async fn ban(
+    State(shared): State<Shared>,
+    Extension(peer): Extension<Arc<Peer>>,
+    headers: HeaderMap,
+    request: Body<api::ListAdd>,
+) -> Answer<api::ListChanged> {
+    list_add(shared, peer, headers, request, List::Ban).await
+}
+
+async fn allow(
+    State(shared): State<Shared>,
+    Extension(peer): Extension<Arc<Peer>>,
+    headers: HeaderMap,
+    request: Body<api::ListAdd>,
+) -> Answer<api::ListChanged> {
+    list_add(shared, peer, headers, request, List::Allow).await
+}
+
+async fn list_add(
+    shared: Shared,
+    peer: Arc<Peer>,
+    headers: HeaderMap,
+    request: Body<api::ListAdd>,
+    list: List,
+) -> Answer<api::ListChanged> {
+    let (request, caller) = (body(request)?, caller(&headers)?);
+    let what = match list {
+        List::Ban => "bans added",
+        List::Allow => "allowed prefixes added",
+    };
+    let work = move |service: &mut Service, request: &api::ListAdd| {
+        service.list_add(list, request, caller)
+    };
+    changing(shared, peer, what, request, work).await
+}
+
+async fn unban(
+    State(shared): State<Shared>,
+    Extension(peer): Extension<Arc<Peer>>,
+    request: Body<api::ListRemove>,
+) -> Answer<api::ListChanged> {
+    list_remove(shared, peer, request, List::Ban).await
+}
+
+async fn disallow(
+    State(shared): State<Shared>,
+    Extension(peer): Extension<Arc<Peer>>,
+    request: Body<api::ListRemove>,
+) -> Answer<api::ListChanged> {
+    list_remove(shared, peer, request, List::Allow).await
+}
+
+async fn list_remove(
+    shared: Shared,
+    peer: Arc<Peer>,
+    request: Body<api::ListRemove>,
+    list: List,
+) -> Answer<api::ListChanged> {
+    let what = match list {
+        List::Ban => "bans removed",
+        List::Allow => "allowed prefixes removed",
+    };
+    let work =
+        move |service: &mut Service, request: &api::ListRemove| service.list_remove(list, request);
+    changing(shared, peer, what, body(request)?, work).await
+}
+
+async fn explain(
+    State(shared): State<Shared>,
+    question: std::result::Result<Query<api::Question>, QueryRejection>,
+) -> Answer<api::Explanation> {
+    let Query(question) = question.map_err(|error| invalid(&error.body_text()))?;
+    answer(shared.run(move |service| running(service)?.explain(&question)).await)
+}
+
+async fn openapi() -> Json<serde_json::Value> {
+    Json(openapi::document())
+}
+
+async fn stranger() -> Refusal {
+    Refusal(
+        Error::new(Kind::Permission, "this user may not ask limiterd that")
+            .hint("ask root, or for membership of the group that the configuration names"),
+    )
 }
 
 async fn unknown() -> Refusal {

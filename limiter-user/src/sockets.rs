@@ -11,11 +11,14 @@ use std::{
 
 use tokio::net::UnixListener;
 
-use crate::error::{Error, Kind, Result};
+use crate::{
+    access::Groups,
+    error::{Error, Kind, Result},
+};
 
-/// Who may ask for changes: root and the socket's group.
+/// Who may connect: root and the socket's group.
 const ADMIN_MODE: u32 = 0o660;
-/// Who may read: everybody on this machine.
+/// Who may connect to read: everybody on this machine.
 const READ_MODE: u32 = 0o666;
 
 /// The two sockets, listening.
@@ -26,6 +29,8 @@ pub struct Sockets {
     pub(crate) read: UnixListener,
     /// Removes both names when it goes out of scope.
     pub(crate) files: Files,
+    /// Who may do what.
+    pub(crate) groups: Groups,
 }
 
 /// The sockets' names, and the directory if it is for them alone; removed when
@@ -42,12 +47,12 @@ pub fn read_only_sibling(socket: &Path) -> PathBuf {
 }
 
 impl Sockets {
-    /// Listens at `socket` and at its read-only sibling. Sockets that a dead
+    /// Listens at `socket` and at its read-only sibling, each for its group. Sockets that a dead
     /// daemon left are replaced.
     ///
     /// # Errors
     /// Another daemon answers there, or the path cannot be used.
-    pub fn listen(socket: &Path) -> Result<Self> {
+    pub fn listen(socket: &Path, groups: Groups) -> Result<Self> {
         let mut files = Files { sockets: Vec::new(), directory: own_directory(socket) };
         if let Some(directory) = socket.parent()
             && !directory.as_os_str().is_empty()
@@ -61,11 +66,12 @@ impl Sockets {
             return Err(Error::new(Kind::Invalid, "the control socket cannot be named ro.sock")
                 .hint("that is the name of the read-only one beside it"));
         }
-        let admin = listen(socket, ADMIN_MODE)?;
+        let admin = listen(socket, ADMIN_MODE, groups.admin)?;
         files.sockets.push(socket.to_owned());
-        let read = listen(&sibling, READ_MODE)?;
+        let read_mode = if groups.view.is_none() { READ_MODE } else { ADMIN_MODE };
+        let read = listen(&sibling, read_mode, groups.view)?;
         files.sockets.push(sibling);
-        Ok(Self { admin, read, files })
+        Ok(Self { admin, read, files, groups })
     }
 }
 
@@ -111,7 +117,7 @@ fn remove(path: &Path) {
     }
 }
 
-fn listen(path: &Path, mode: u32) -> Result<UnixListener> {
+fn listen(path: &Path, mode: u32, group: Option<u32>) -> Result<UnixListener> {
     if is_stale(path) {
         remove(path);
     } else if UnixStream::connect(path).is_ok() {
@@ -127,6 +133,9 @@ fn listen(path: &Path, mode: u32) -> Result<UnixListener> {
     let listener = UnixListener::bind(path);
     rustix::process::umask(before);
     let listener = listener.map_err(|error| failed(path, &error))?;
+    if group.is_some() {
+        std::os::unix::fs::chown(path, None, group).map_err(|error| failed(path, &error))?;
+    }
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
         .map_err(|error| failed(path, &error))?;
     Ok(listener)

@@ -8,7 +8,8 @@ use limiter_user::{
         PortRange, Protocol, Sources, Total, VlanRange, XdpMode, default_text, diff, edit,
         json_schema, parse,
     },
-    policies::{Mode, Policies},
+    mode::Mode,
+    policies::Policies,
     prefix::Prefix,
 };
 use proptest::{collection::vec, option, prelude::*, sample::select};
@@ -115,12 +116,12 @@ fn the_default_file_holds_the_builtin_profile() {
     assert_eq!((&config.daemon, &config.sources), (&defaults, &Sources::default()));
     assert!(config.allow.is_empty() && config.deny.is_empty());
     let builtin = Policies::builtin(false);
-    assert_eq!(config.policies.len(), builtin.limits().len());
-    for (policy, limit) in config.policies.iter().zip(builtin.limits()) {
+    assert_eq!(config.policies.len(), builtin.all().len());
+    for (policy, limit) in config.policies.iter().zip(builtin.all()) {
         assert_eq!(policy.name, limit.name);
-        assert_eq!(policy.rate.zip(policy.burst), limit.source.packets);
+        assert_eq!(policy.rate.zip(policy.burst), limit.source().packets);
         assert_eq!((policy.mode, policy.strict), (limit.mode, limit.strict));
-        assert_eq!(limit.source.bytes, None);
+        assert_eq!(limit.source().bytes, None);
         assert_eq!((policy.bandwidth, &policy.per_prefix, &policy.total), (None, &None, &None));
     }
     let mut kinds: Vec<_> = config.policies.iter().flat_map(|p| p.matches.kind.clone()).collect();

@@ -160,7 +160,7 @@ impl Program {
     /// If the kernel refuses a map access.
     #[must_use]
     pub fn counts(&self) -> Vec<Count> {
-        self.plane.counts(0, self.policies).unwrap_or_else(|error| panic!("{error}"))
+        self.plane.counts(0, 0..self.policies).unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Packets counted under a reason with a verdict, over all policies.

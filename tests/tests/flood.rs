@@ -21,9 +21,10 @@ use limiter_tests::{
     wire::{Ipv4, Ipv6, Tcp},
 };
 use limiter_user::{
+    change::{Change, LevelChange},
     gate::Gate,
     plane::Count,
-    policies::{AllowanceChange, Change, Policies},
+    policies::Policies,
     rate::Burst,
     sizing::{Sizing, Wish},
 };
@@ -109,24 +110,24 @@ fn packets(counts: &[Count], policy: u32, verdict: Verdict, reason: Reason) -> u
 /// a bucket tells how many packets it has seen.
 fn policies() -> Policies {
     let change = |rate: &str, burst: u32, strict: bool| Change {
-        source: AllowanceChange {
+        source: LevelChange {
             rate: Some(rate.parse().expect("a rate")),
             burst: Some(Burst(burst)),
-            ..AllowanceChange::default()
+            ..LevelChange::default()
         },
         strict: Some(strict),
         ..Change::default()
     };
-    let policies = Policies::builtin(false).changed("udp", change("100/s", 200, false));
+    let policies = Policies::builtin(false).changed("udp", &change("100/s", 200, false));
     let policies =
-        policies.expect("the policy").changed("tcp", change("1/day", POLITE_BURST, true));
+        policies.expect("the policy").changed("tcp", &change("1/day", POLITE_BURST, true));
     policies.expect("the policy")
 }
 
 /// Packets that each of the polite buckets has admitted since it was made.
 fn admitted_by_polite_buckets(program: &mut Program, family: Family) -> Vec<u64> {
     let number = limit_number(Number::new(TCP, 0), Level::SourcePackets);
-    let polite = policies().find("tcp").expect("the policy").source.packets.expect("a rate");
+    let polite = policies().find("tcp").expect("the policy").source().packets.expect("a rate");
     let limit = Limit::compile(polite.0.0, polite.1.0, cpus(), true).expect("in range");
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let now = u64::try_from(now.tv_sec).expect("uptime") * 1_000_000_000;
@@ -245,7 +246,7 @@ fn survive_in(family: Family, aim: Aim, wish: Wish, polite: u32, period: Duratio
     assert!(untracked as f64 <= cap, "{untracked} untracked packets passed, the cap is {cap}");
     let new = gate.new_sources(sizing);
     let new = within(new, f64::from(new.one_second().0));
-    let limit = policies.find("udp").expect("the policy").source.packets.expect("a rate");
+    let limit = policies.find("udp").expect("the policy").source().packets.expect("a rate");
     let sources = match aim {
         Aim::Everywhere => new,
         Aim::OnePrefix if family == Family::V4 => 256.0,

@@ -1,26 +1,37 @@
 //! The daemon: loads, attaches, serves, and takes everything off again.
 
-use std::{io::Write as _, path::PathBuf, process::ExitCode};
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use clap::{Parser, ValueEnum};
 use limiter_user::{
-    bytes::Amount,
+    access::Groups,
     client::Client,
+    config::{self, Config, Host},
     error::{Error, Kind, Result},
     gate::Gate,
+    numbers::Numbers,
     plane::{self, Options, Plane},
     policies::Policies,
     preflight,
     rate::{Burst, PacketRate},
     server,
-    service::Service,
+    service::{self, Overrides, Service, Startup},
     sizing::{Sizing, Wish},
     sockets::{self, Sockets},
 };
 use tokio::signal::unix::{SignalKind, signal};
 
+/// Read if it is there and nothing else is said.
+const DEFAULT_CONFIG: &str = "/etc/limiterd/limiterd.toml";
+
 const HELP: &str = "\
 Examples:
+  limiterd --print-default-config         a configuration to begin with
+  limiterd --config limiterd.toml --check what is wrong with it
   limiterd --iface eth0 --observe         count what would be dropped
   limiterd --iface eth0                   the built-in limits
   limiterd --iface eth0 --rate 5k/s       5,000 packets/s for each source
@@ -30,18 +41,26 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 5 permission, 6 invalid valu
 
 /// Drops floods in the network driver: a token bucket for every source.
 ///
-/// Without --rate, the built-in profile limits each source by the kind of its
-/// packets. Ctrl-C takes the protection off; kill -9 leaves it in force.
+/// Without a configuration and without --rate, the built-in profile limits each
+/// source by the kind of its packets. Ctrl-C takes the protection off, unless
+/// the configuration says on_stop = "keep"; kill -9 leaves it in force. SIGHUP
+/// reads the configuration again.
 #[derive(Parser)]
 #[command(name = "limiterd", version, after_help = HELP)]
 struct Arguments {
-    /// Interface to protect; may be given several times
-    #[arg(long = "iface", value_name = "NAME", required_unless_present = "detach")]
+    /// Interface to protect; may be given several times [default: those of the
+    /// configuration]
+    #[arg(long = "iface", value_name = "NAME")]
     interfaces: Vec<String>,
 
-    /// One limit for every packet: packets per time and source, such as 500,
-    /// 2.5k/s, 90/m or 1/day
-    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
+    /// Configuration file; what the command line says is in place of it
+    /// [default: /etc/limiterd/limiterd.toml if it exists]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// One limit for every packet, in place of a configuration: packets per
+    /// time and source, such as 500, 2.5k/s, 90/m or 1/day
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true, conflicts_with = "config")]
     rate: Option<String>,
 
     /// Packets in a row that a source may send, such as 200 or 10k [default:
@@ -54,9 +73,9 @@ struct Arguments {
     observe: bool,
 
     /// Where in the stack to run: native (in the driver), generic (slower), or
-    /// native where the driver can
-    #[arg(long, value_enum, default_value_t = XdpMode::Auto)]
-    xdp_mode: XdpMode,
+    /// native where the driver can [default: auto]
+    #[arg(long, value_enum)]
+    xdp_mode: Option<XdpMode>,
 
     /// Sources of each address family that can have a bucket at a time
     /// [default: what fits 64 MiB and 2 MiB more for each CPU]
@@ -89,9 +108,21 @@ struct Arguments {
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
 
+    /// Say what is wrong with the configuration, and exit
+    #[arg(long)]
+    check: bool,
+
+    /// Print a configuration in which every key is explained, and exit
+    #[arg(long, exclusive = true)]
+    print_default_config: bool,
+
+    /// Print the JSON Schema of the configuration, and exit
+    #[arg(long, exclusive = true)]
+    print_config_schema: bool,
+
     /// Remove every link and pin of limiterd, also those of a killed daemon,
     /// and exit
-    #[arg(long, conflicts_with_all = ["interfaces", "rate", "observe", "max_sources", "memory", "new_sources", "untracked"])]
+    #[arg(long, conflicts_with_all = ["interfaces", "config", "check", "rate", "observe", "max_sources", "memory", "new_sources", "untracked"])]
     detach: bool,
 }
 
@@ -146,64 +177,171 @@ fn start_log(format: LogFormat) {
 }
 
 async fn run(arguments: Arguments) -> Result<()> {
+    if arguments.print_default_config {
+        return print(&config::default_text());
+    }
+    if arguments.print_config_schema {
+        return print(&format!("{:#}\n", config::json_schema()));
+    }
     if arguments.detach {
         return detach(&arguments).await;
     }
     // Everything that can be wrong about what was typed, before anything that
     // can be wrong about the machine.
-    let policies = policies(&arguments)?;
-    let interfaces = distinct(&arguments.interfaces)?;
-    let sizing = sizing(&arguments, interfaces.len())?;
+    let startup = startup(&arguments)?;
+    let policies = policies(&arguments, &startup)?;
+    let settings = startup.overrides.over(policies.config());
+    if arguments.check {
+        tracing::info!("the configuration is valid: {} policies", policies.all().len());
+        return Ok(());
+    }
+    let interfaces = distinct(&settings.daemon.interfaces)?;
+    let sizing = sizing(&settings, interfaces.len())?;
+    let groups = Groups::named(
+        settings.daemon.admin_group.as_deref(),
+        settings.daemon.view_group.as_deref(),
+    )?;
+    let mut numbers = Numbers::default();
+    let (numbered, _) = numbers.assign(policies.names());
+    let rules = policies.compile_as(&numbered, sizing, &interfaces)?;
     preflight::check(&arguments.pin_dir)?;
     let options = Options { pin_dir: arguments.pin_dir.clone(), interfaces, sizing, fixed: None };
-    let mut plane = Plane::load(&options, &policies.compile(sizing)?)?;
-    let sockets = Sockets::listen(&arguments.socket)?;
+    let mut plane = Plane::load(&options, &rules)?;
+    let sockets = Sockets::listen(&arguments.socket, groups)?;
     let mut interrupt = listen(SignalKind::interrupt())?;
     let mut terminate = listen(SignalKind::terminate())?;
-    let mut hangup = listen(SignalKind::hangup())?;
+    let hangup = listen(SignalKind::hangup())?;
     let reports = plane.forward_reports();
-    plane.attach(match arguments.xdp_mode {
-        XdpMode::Auto => plane::Wish::Auto,
-        XdpMode::Native => plane::Wish::Native,
-        XdpMode::Generic => plane::Wish::Generic,
+    plane.attach(match settings.daemon.xdp_mode {
+        config::XdpMode::Auto => plane::Wish::Auto,
+        config::XdpMode::Native => plane::Wish::Native,
+        config::XdpMode::Generic => plane::Wish::Generic,
     })?;
+    // What it was kept for has been done.
+    let _ = std::fs::remove_file(&startup.previous);
     announce(&plane, &policies, &arguments);
-    let service = Service::new(plane, policies);
+    let service = Service::new(plane, policies, numbers, startup);
     let shutdown = async move {
-        let name = loop {
-            tokio::select! {
-                _ = interrupt.recv() => break "SIGINT",
-                _ = terminate.recv() => break "SIGTERM",
-                _ = hangup.recv() => {
-                    tracing::info!("SIGHUP: there is no configuration file to read again");
-                }
-            }
+        let name = tokio::select! {
+            _ = interrupt.recv() => "SIGINT",
+            _ = terminate.recv() => "SIGTERM",
         };
-        tracing::info!("{name}: taking the protection off");
+        tracing::info!("{name}: stopping");
     };
-    let left = server::serve(sockets, service, shutdown).await;
+    let left = server::serve(sockets, service, hangup, shutdown).await;
     drop(reports);
-    if let Some(service) = left? {
-        let names = service.detach()?;
-        tracing::info!("detached from {}", names.join(", "));
+    match left? {
+        Some(service) if service.keeps_protection() => {
+            tracing::info!("the protection stays in force; limiterd --detach takes it off");
+        }
+        Some(service) => {
+            let names = service.detach()?;
+            tracing::info!("detached from {}", names.join(", "));
+        }
+        None => {}
     }
     Ok(())
 }
 
-fn policies(arguments: &Arguments) -> Result<Policies> {
-    let gate = Gate {
-        new_sources: arguments.new_sources.as_deref().map(str::parse).transpose()?,
-        untracked: arguments.untracked.as_deref().map(str::parse).transpose()?,
+fn print(text: &str) -> Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        // Whoever read has read enough.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        result => {
+            result.map_err(|error| Error::failed(format!("cannot write the output: {error}")))
+        }
+    }
+}
+
+/// What the command line says.
+fn startup(arguments: &Arguments) -> Result<Startup> {
+    let max_sources = arguments.max_sources.as_deref().map(|text| {
+        text.parse().map_err(|_| {
+            Error::new(Kind::Invalid, format!("'{text}' is no number of sources"))
+                .hint("--max-sources takes a whole number such as 65536")
+        })
+    });
+    let default = Path::new(DEFAULT_CONFIG);
+    let is_default = arguments.rate.is_none() && default.exists();
+    let file = arguments.config.clone().or_else(|| is_default.then(|| default.to_owned()));
+    let overrides = Overrides {
+        interfaces: arguments.interfaces.clone(),
+        xdp_mode: arguments.xdp_mode.map(|mode| match mode {
+            XdpMode::Auto => config::XdpMode::Auto,
+            XdpMode::Native => config::XdpMode::Native,
+            XdpMode::Generic => config::XdpMode::Generic,
+        }),
+        metrics: None,
+        max_sources: max_sources.transpose()?,
+        memory: arguments.memory.as_deref().map(str::parse).transpose()?,
+        gate: Gate {
+            new_sources: arguments.new_sources.as_deref().map(str::parse).transpose()?,
+            untracked: arguments.untracked.as_deref().map(str::parse).transpose()?,
+        },
     };
-    let Some(rate) = &arguments.rate else {
-        return Ok(Policies::builtin(arguments.observe).with_gate(gate));
+    let previous = arguments.socket.with_file_name("previous.toml");
+    Ok(Startup { file, overrides, observe: arguments.observe, previous })
+}
+
+/// The policies to begin with: of the command line, of the file, or the
+/// built-in ones; but of what was in force before, if what came after it was
+/// never confirmed.
+fn policies(arguments: &Arguments, startup: &Startup) -> Result<Policies> {
+    let observe = arguments.observe;
+    let policies = match (&arguments.rate, &startup.file) {
+        (Some(rate), _) => {
+            let rate: PacketRate = rate.parse()?;
+            let burst = arguments.burst.as_deref().map(str::parse::<Burst>).transpose()?;
+            Policies::single(rate, burst.unwrap_or_else(|| rate.one_second()), observe)
+        }
+        (None, Some(file)) => Policies::new(configuration(file)?, observe),
+        (None, None) => Policies::builtin(observe),
     };
-    let rate: PacketRate = rate.parse()?;
-    let burst = match &arguments.burst {
-        Some(burst) => burst.parse::<Burst>()?,
-        None => rate.one_second(),
+    let has_interface = |policies: &Policies| {
+        let settings = startup.overrides.over(policies.config());
+        !settings.daemon.interfaces.is_empty()
     };
-    Ok(Policies::single(rate, burst, arguments.observe).with_gate(gate))
+    if !has_interface(&policies) && !arguments.check {
+        return Err(Error::new(Kind::Usage, "no interface is named")
+            .hint("name one with --iface, or in the configuration; ip link lists them"));
+    }
+    let policies = policies.with_gate(startup.overrides.gate);
+    if arguments.check || !plane::left_unconfirmed(&arguments.pin_dir) {
+        return Ok(policies);
+    }
+    match configuration(&startup.previous) {
+        Ok(config) => {
+            let before = Policies::new(config, observe).with_gate(startup.overrides.gate);
+            tracing::warn!("nobody confirmed the last change: the rules before it are in force");
+            Ok(if has_interface(&before) { before } else { policies })
+        }
+        Err(error) => {
+            tracing::warn!(
+                "nobody confirmed the last change, and the rules before it are lost: {error}"
+            );
+            Ok(policies)
+        }
+    }
+}
+
+/// Reads a configuration; warnings go to the log, all errors to the terminal.
+fn configuration(file: &Path) -> Result<Config> {
+    let text = service::read_text(file)?;
+    let name = file.display().to_string();
+    match config::parse(&text, &name, &Host::here()) {
+        Ok((config, report)) => {
+            if !report.diagnostics.is_empty() {
+                eprint!("{report}");
+            }
+            Ok(config)
+        }
+        Err(report) => {
+            eprint!("{report}");
+            let errors = report.errors();
+            let count = if errors == 1 { "one error".into() } else { format!("{errors} errors") };
+            Err(Error::new(Kind::Invalid, format!("{name} has {count}")).hint("see above"))
+        }
+    }
 }
 
 fn distinct(interfaces: &[String]) -> Result<Vec<String>> {
@@ -224,19 +362,13 @@ fn distinct(interfaces: &[String]) -> Result<Vec<String>> {
     Ok(distinct)
 }
 
-fn sizing(arguments: &Arguments, interfaces: usize) -> Result<Sizing> {
-    let cpus = aya::util::nr_cpus()
-        .map_err(|(path, error)| Error::failed(format!("cannot read {path}: {error}")))?;
-    let wish = match (&arguments.max_sources, &arguments.memory) {
-        (Some(text), _) => Wish::Sources(text.parse().map_err(|_| {
-            Error::new(Kind::Invalid, format!("'{text}' is no number of sources"))
-                .hint("--max-sources takes a whole number such as 65536")
-        })?),
-        (None, Some(text)) => Wish::Memory(text.parse::<Amount>()?.0),
+fn sizing(config: &Config, interfaces: usize) -> Result<Sizing> {
+    let wish = match (config.sources.max_sources, config.sources.memory) {
+        (Some(sources), _) => Wish::Sources(sources),
+        (None, Some(memory)) => Wish::Memory(memory.0),
         (None, None) => Wish::Default,
     };
-    let (cpus, interfaces) = (u32::try_from(cpus), u32::try_from(interfaces));
-    Sizing::new(cpus.unwrap_or(u32::MAX), interfaces.unwrap_or(u32::MAX), wish)
+    Sizing::new(Host::here().cpus, u32::try_from(interfaces).unwrap_or(u32::MAX), wish)
 }
 
 fn listen(kind: SignalKind) -> Result<tokio::signal::unix::Signal> {
@@ -261,9 +393,9 @@ fn announce(plane: &Plane, policies: &Policies, arguments: &Arguments) {
         gate.new_sources(sizing),
         gate.untracked(sizing)
     );
-    for limit in policies.limits() {
-        if let Some((rate, burst)) = limit.source.packets {
-            tracing::info!("limit {}: {rate} per source, burst {burst}", limit.name);
+    for policy in policies.all() {
+        if let Some((rate, burst)) = policy.source().packets {
+            tracing::info!("policy {}: {rate} per source, burst {burst}", policy.name);
         }
     }
     if policies.observes() {

@@ -1,13 +1,13 @@
 //! The default file: every key with its meaning, and the built-in policies.
 
-use limiter_common::parse::Kind;
 use serde_json::Value;
 
 use super::{
+    model::Policy,
     schema::{keys, property, schema},
     writing::in_toml,
 };
-use crate::policies::{Limit, Policies};
+use crate::policies::Policies;
 
 /// What stands before a table that is only an example, and its keys.
 const EXAMPLE: &str = "# ";
@@ -31,7 +31,7 @@ pub fn default_text() -> String {
             explain_keys(&mut lines, "", section);
         }
         if name == "policy" {
-            lines.extend(Policies::builtin(false).limits().iter().flat_map(policy));
+            lines.extend(Policies::builtin(false).all().iter().flat_map(policy));
         }
     }
     lines.join("\n") + "\n"
@@ -81,24 +81,18 @@ fn wrapped(margin: &str, text: &str) -> Vec<String> {
     lines
 }
 
-fn policy(limit: &Limit) -> Vec<String> {
-    let kinds = Kind::ALL.into_iter().filter(|kind| is_taken_by(*kind, &limit.name));
+fn policy(policy: &Policy) -> Vec<String> {
+    let kinds = policy.matches.kind.iter();
     let kinds: Vec<_> = kinds.map(|kind| format!("\"{}\"", kind.name())).collect();
     let mut lines = vec![
         String::new(),
         "[[policy]]".into(),
-        format!("name = \"{}\"", limit.name),
+        format!("name = \"{}\"", policy.name),
         format!("match = {{ kind = [{}] }}", kinds.join(", ")),
     ];
-    if let Some((rate, burst)) = limit.source.packets {
+    if let Some((rate, burst)) = policy.source().packets {
         lines.push(format!("rate = \"{rate}\""));
         lines.push(format!("burst = {burst}"));
     }
     lines
-}
-
-/// The built-in policies have the names of their kinds; both versions of ICMP
-/// share one.
-fn is_taken_by(kind: Kind, policy: &str) -> bool {
-    kind.name() == policy || (kind == Kind::Icmpv6 && policy == Kind::Icmp.name())
 }

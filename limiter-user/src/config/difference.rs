@@ -1,6 +1,7 @@
 //! What changes from one configuration to another.
 
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{
@@ -10,7 +11,7 @@ use super::{
 };
 
 /// One change.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Difference {
     /// What changes, such as `policy dns: rate` or `allow 198.51.100.7`.
     pub path: String,

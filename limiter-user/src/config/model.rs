@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     bytes::{Amount, Bandwidth, ByteBurst},
-    policies::Mode,
+    mode::Mode,
     prefix::Prefix,
     rate::{Burst, PacketRate},
 };
@@ -61,7 +61,7 @@ pub struct Daemon {
     /// Group whose members may change limits and bans; without it only root.
     #[schemars(example = &"limiterd")]
     pub admin_group: Option<String>,
-    /// Group whose members may read counters and limits; without it only root.
+    /// Group whose members may read; without it everybody on this host.
     #[schemars(example = &"adm")]
     pub view_group: Option<String>,
 }

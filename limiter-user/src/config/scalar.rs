@@ -19,7 +19,7 @@ use super::{
 use crate::{
     bytes::{Amount, Bandwidth, ByteBurst},
     error,
-    policies::Mode,
+    mode::Mode,
     prefix::Prefix,
     rate::{Burst, PacketRate},
 };

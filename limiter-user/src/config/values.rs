@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     error::{Error, Kind, Result},
-    policies::Mode,
+    mode::Mode,
 };
 
 /// How an XDP program is attached.

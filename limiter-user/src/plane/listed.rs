@@ -42,17 +42,6 @@ impl Listed {
     pub(super) fn publish(&self, rules: &mut Rules) {
         rules.set_contents(self.contents);
     }
-
-    /// What the tables say about an address.
-    pub(super) fn around(&self, words: [u32; 4]) -> Result<[Option<Listing>; 3]> {
-        let exact = |key| absent(self.exact.get(&key, 0));
-        let around = Key::new(u128::BITS, words);
-        Ok([
-            exact(ExactKey::single(words))?,
-            exact(ExactKey::subnet(words))?,
-            absent(self.prefixes.get(&around, 0))?,
-        ])
-    }
 }
 
 impl Tables for Listed {

@@ -18,12 +18,14 @@ use std::{
 
 use aya::{
     Ebpf,
-    maps::{MapData, PerCpuArray},
+    maps::{Array, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, PerCpuValues},
     programs::{Xdp, links::FdLink},
 };
 use limiter_common::{
-    control::Live,
-    source::Seed,
+    bucket::Bucket,
+    control::{Control, Live},
+    lists::Listing,
+    source::{Key4, Key6, Seed, Total},
     stats::{self, Counter},
     verdict::{Reason, Verdict},
 };
@@ -250,6 +252,69 @@ impl Plane {
         }
     }
 
+    /// Makes it final that nobody has confirmed in time.
+    pub fn settle(&mut self) {
+        let live = self.rules.live();
+        self.rules.go_live(live.slot, live.deadline_ns);
+    }
+
+    /// Names of the interfaces, by their number.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.instances.iter().map(|instance| instance.interface.as_str())
+    }
+
+    /// The numbers that hashes of this load begin with.
+    #[must_use]
+    pub const fn seed(&self) -> Seed {
+        self.seed
+    }
+
+    /// A source's bucket on each CPU.
+    ///
+    /// # Errors
+    /// The kernel refuses a map access; likewise below.
+    pub fn bucket4(&self, key: &Key4) -> Result<Option<Vec<Bucket>>> {
+        let map: PerCpuHashMap<&MapData, Key4, Bucket> = self.source_map("SOURCES4")?;
+        found(map.get(key, 0))
+    }
+
+    /// The same for IPv6.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn bucket6(&self, key: &Key6) -> Result<Option<Vec<Bucket>>> {
+        let map: PerCpuHashMap<&MapData, Key6, Bucket> = self.source_map("SOURCES6")?;
+        found(map.get(key, 0))
+    }
+
+    /// A bucket that all sources share, on each CPU.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn total(&self, key: Total) -> Result<Vec<Bucket>> {
+        let map: PerCpuArray<&MapData, Bucket> = self.source_map("TOTALS")?;
+        Ok(found(map.get(&key.0, 0))?.unwrap_or_default())
+    }
+
+    fn source_map<'a, M: TryFrom<&'a Map, Error = MapError>>(&'a self, name: &str) -> Result<M> {
+        let map = self.instances.first().and_then(|instance| instance.ebpf.map(name));
+        let map = map.ok_or_else(|| Error::failed(format!("the map {name} is not loaded")))?;
+        M::try_from(map).map_err(|error| unreadable(&error))
+    }
+
+    /// What is said about a prefix and about those around it, the narrowest
+    /// first.
+    #[must_use]
+    pub fn around(&self, prefix: Prefix) -> Vec<(Prefix, Listing)> {
+        self.lists.around(prefix)
+    }
+
+    /// What was said at run time about a prefix on a list.
+    #[must_use]
+    pub fn statement(&self, list: List, prefix: Prefix) -> Option<&Statement> {
+        self.lists.statement(list, prefix)
+    }
+
     /// What was said at run time on one list, by prefix.
     pub fn statements(&self, list: List) -> impl Iterator<Item = (Prefix, &Statement)> {
         self.lists.statements(list)
@@ -296,16 +361,16 @@ impl Plane {
         &mut self.instances
     }
 
-    /// What was counted since the load on one interface under the first
-    /// `policies` policies and under none. Rows without a packet are left out.
+    /// What was counted since the load on one interface in these rows and
+    /// under no policy. Those without a packet are left out.
     ///
     /// # Errors
     /// The kernel refuses a map access.
-    pub fn counts(&self, interface: usize, policies: u32) -> Result<Vec<Count>> {
+    pub fn counts(&self, interface: usize, rows: impl Iterator<Item = u32>) -> Result<Vec<Count>> {
         let instance = self.instances.get(interface);
         let instance = instance.ok_or_else(|| Error::failed("there is no such instance"))?;
         let mut counts = Vec::new();
-        for policy in (0..policies.min(stats::NO_POLICY)).chain([stats::NO_POLICY]) {
+        for policy in rows.chain([stats::NO_POLICY]) {
             for (row, verdict, reason) in stats::rows(policy) {
                 let values = instance.counters.get(&row, 0).map_err(|error| {
                     Error::failed(format!("cannot read the counters: {}", chain(&error)))
@@ -354,6 +419,38 @@ impl Instance {
 /// A daemon still holds the directory, or a pin cannot be removed.
 pub fn remove_pins(pin_dir: &Path) -> Result<usize> {
     pins::remove_all(pin_dir)
+}
+
+/// Whether the rules that an earlier daemon left in force wait to be confirmed,
+/// or were not confirmed in time.
+#[must_use]
+pub fn left_unconfirmed(pin_dir: &Path) -> bool {
+    let control = pins::live(pin_dir).join("CONTROL");
+    let control = MapData::from_pin(control).and_then(Map::from_map_data);
+    let control = control.and_then(Array::<_, Control>::try_from);
+    let control = control.and_then(|control| control.get(&0, 0));
+    control.is_ok_and(|control| control.live().deadline_ns.is_some())
+}
+
+/// What is there, or that it is not.
+fn found(
+    result: std::result::Result<PerCpuValues<Bucket>, MapError>,
+) -> Result<Option<Vec<Bucket>>> {
+    match result {
+        Ok(values) => Ok(Some(values.to_vec())),
+        Err(MapError::KeyNotFound) => Ok(None),
+        Err(error) => Err(unreadable(&error)),
+    }
+}
+
+fn unreadable(error: &MapError) -> Error {
+    Error::failed(format!("cannot read the buckets in the kernel: {}", chain(error)))
+}
+
+/// Nanoseconds of the clock of the buckets.
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    rules::nanoseconds(rustix::time::ClockId::Monotonic)
 }
 
 /// Nanoseconds since the boot, time asleep included: the clock of the lists.

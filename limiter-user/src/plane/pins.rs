@@ -33,6 +33,11 @@ pub(super) struct Pins {
     _lock: File,
 }
 
+/// Where the pins in force are.
+pub(super) fn live(root: &Path) -> PathBuf {
+    root.join(format!("v{ABI_VERSION}"))
+}
+
 /// Pin of an interface's link.
 pub(super) fn link_pin(interface: &str) -> String {
     format!("link-{interface}")
@@ -73,7 +78,7 @@ impl Pins {
 
     /// Where the pins in force are.
     pub(super) fn live(&self) -> PathBuf {
-        self.root.join(format!("v{ABI_VERSION}"))
+        live(&self.root)
     }
 
     /// Makes the staged pins the ones in force, and removes those before.

@@ -16,9 +16,10 @@ use limiter_tests::{
     sandbox,
 };
 use limiter_user::{
+    change::{Change, LevelChange},
     compiled::Compiled,
     gate::Gate,
-    policies::{AllowanceChange, Change, Policies},
+    policies::Policies,
     sizing::{Sizing, Wish},
 };
 use serde::Serialize;
@@ -119,13 +120,13 @@ fn sizing() -> Sizing {
 /// The built-in profile, UDP at this rate and burst, and this budget for new
 /// sources.
 fn profile(rate: &str, burst: &str, new_sources: Option<&str>) -> Compiled {
-    let source = AllowanceChange {
+    let source = LevelChange {
         rate: Some(rate.parse().expect("a rate")),
         burst: Some(burst.parse().expect("a burst")),
-        ..AllowanceChange::default()
+        ..LevelChange::default()
     };
     let change = Change { source, ..Change::default() };
-    let policies = Policies::builtin(false).changed("udp", change).expect("the policy");
+    let policies = Policies::builtin(false).changed("udp", &change).expect("the policy");
     let new_sources = new_sources.map(|rate| rate.parse().expect("a rate"));
     let policies = policies.with_gate(Gate { new_sources, untracked: None });
     policies.compile(sizing()).expect("in range")

@@ -71,9 +71,9 @@ fn rules() -> String {
         ("tcp-syn", "syn_sources", "tcp flags & (syn | ack) == syn"),
         ("udp", "udp_sources", "ip protocol udp"),
     ] {
-        let limit = policies.limits().iter().find(|limit| limit.name == name);
+        let limit = policies.all().iter().find(|limit| limit.name == name);
         let (rate, burst) =
-            limit.and_then(|limit| limit.source.packets).expect("a limit of packets");
+            limit.and_then(|limit| limit.source().packets).expect("a limit of packets");
         let rate = rate.per_second();
         sets +=
             &format!("set {set} {{ type ipv4_addr; flags dynamic; size 262144; timeout 60s; }}\n");

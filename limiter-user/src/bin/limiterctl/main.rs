@@ -1,5 +1,8 @@
 //! The control tool: asks the daemon and shows what it says.
 
+mod caller;
+mod config;
+mod lists;
 mod show;
 
 use std::{
@@ -12,9 +15,10 @@ use std::{
 
 use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 use limiter_user::{
-    api::{Detached, Failure, LevelChange, LimitChange, SCHEMA_VERSION},
+    api::{Detached, Failure, LevelChange, LimitChange, Question, SCHEMA_VERSION},
     client::Client,
     error::{Error, Kind, Result},
+    lists::List as Which,
     plane, sockets,
 };
 use serde::Serialize;
@@ -24,10 +28,14 @@ const HELP: &str = "\
 Examples:
   limiterctl stats --watch                packets by reason, every 2 seconds
   limiterctl limit set udp --rate 5k/s --burst 10k
+  limiterctl config apply limiterd.toml --confirm 60s
+  limiterctl ban add 203.0.113.0/24 --for 10m --reason scan
+  limiterctl explain 198.51.100.7 --proto udp --dport 53
   limiterctl -o json status               for scripts
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 daemon unreachable,
-5 permission, 6 invalid value";
+5 permission, 6 invalid value, 7 a change waits to be confirmed, 8 refused
+because it would lock you out";
 
 /// Shows what limiterd does, and changes its limits while it runs.
 #[derive(Parser)]
@@ -83,6 +91,17 @@ enum Command {
     /// Read and change limits
     #[command(subcommand)]
     Limit(Limit),
+    /// Drop everything from prefixes, whatever a policy says
+    #[command(subcommand)]
+    Ban(List),
+    /// Let everything from prefixes pass, whatever a policy or a ban says
+    #[command(subcommand)]
+    Allow(List),
+    /// Try, apply, keep and take back configurations
+    #[command(subcommand)]
+    Config(Config),
+    /// Say what would happen to a packet now, and why, at no cost to its source
+    Explain(Explain),
     /// Take the protection off everywhere
     Detach {
         /// Pin directory of a daemon that no longer runs
@@ -112,6 +131,127 @@ enum Limit {
         #[command(flatten)]
         change: Box<Set>,
     },
+}
+
+/// What a configuration can be used for.
+#[derive(Subcommand)]
+enum Config {
+    /// Say what is wrong with a file; needs no daemon
+    Check {
+        /// The file, or - for standard input
+        file: PathBuf,
+    },
+    /// Show what a file would change
+    Diff {
+        /// The file, or - for standard input
+        file: PathBuf,
+    },
+    /// Put a file in force
+    Apply {
+        /// The file, or - for standard input
+        file: PathBuf,
+        /// Take it back after this time, such as 60s, unless it is confirmed:
+        /// also if the daemon or this connection is gone by then
+        #[arg(long, value_name = "TIME")]
+        confirm: Option<String>,
+        /// Even if it locks you out
+        #[arg(long)]
+        force: bool,
+    },
+    /// Keep what waits to be confirmed
+    Confirm,
+    /// Take back what waits to be confirmed
+    Rollback,
+    /// Print the configuration in force, with all changes made at run time
+    Export,
+    /// Write the configuration in force to the daemon's file; comments stay
+    Save,
+}
+
+/// What can be done with a list.
+#[derive(Subcommand)]
+enum List {
+    /// Add prefixes, all or none
+    Add {
+        /// Addresses and prefixes
+        #[arg(required = true, value_name = "PREFIX")]
+        prefixes: Vec<String>,
+        /// For how long, such as 90s, 1h or forever [default: bans 1h, allowed
+        /// prefixes forever]
+        #[arg(long = "for", value_name = "TIME")]
+        time: Option<String>,
+        /// Why
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+        /// Even if it locks you out
+        #[arg(long)]
+        force: bool,
+    },
+    /// Remove prefixes, all or none
+    Del {
+        /// Addresses and prefixes
+        #[arg(required = true, value_name = "PREFIX")]
+        prefixes: Vec<String>,
+    },
+    /// Show all
+    List {
+        #[command(flatten)]
+        watch: Watch,
+    },
+    /// Add those of a file, all or none: a prefix on each line, then for how
+    /// long and why if that is to be said; # begins a comment
+    Import {
+        /// The file, or - for standard input
+        file: PathBuf,
+        /// Even if it locks you out
+        #[arg(long)]
+        force: bool,
+    },
+    /// Print all in the form that import reads
+    Export,
+}
+
+/// A packet.
+#[derive(clap::Args)]
+struct Explain {
+    /// Who sends it
+    source: String,
+    /// Who it is sent to
+    #[arg(long, value_name = "ADDRESS")]
+    dst: Option<String>,
+    /// tcp, udp, icmp or a number
+    #[arg(long, value_name = "PROTOCOL")]
+    proto: Option<String>,
+    /// Port that it is sent to [default: 443]
+    #[arg(long, value_name = "PORT")]
+    dport: Option<u16>,
+    /// It opens a TCP connection
+    #[arg(long)]
+    syn: bool,
+    /// Bytes of the frame [default: 100]
+    #[arg(long, value_name = "BYTES")]
+    len: Option<u32>,
+    /// VLAN
+    #[arg(long, value_name = "ID")]
+    vlan: Option<u16>,
+    /// Interface that it arrives at [default: the first]
+    #[arg(long, value_name = "NAME")]
+    iface: Option<String>,
+}
+
+impl From<Explain> for Question {
+    fn from(packet: Explain) -> Self {
+        Self {
+            source: packet.source,
+            destination: packet.dst,
+            protocol: packet.proto,
+            port: packet.dport,
+            syn: packet.syn,
+            length: packet.len,
+            vlan: packet.vlan,
+            interface: packet.iface,
+        }
+    }
 }
 
 /// What to change.
@@ -253,7 +393,7 @@ async fn run(arguments: Arguments) -> Result<()> {
     let Arguments { socket, output, command } = arguments;
     // An empty variable in the environment is none.
     let socket = PathBuf::from(if socket.is_empty() { SOCKET.into() } else { socket });
-    let client = Client::new(&socket);
+    let client = Client::new(&socket).on_behalf_of(caller::find());
     match command {
         Command::Status { watch } => {
             watched(&watch, async || print(&client.status().await?, output, show::status)).await
@@ -274,6 +414,12 @@ async fn run(arguments: Arguments) -> Result<()> {
         Command::Limit(Limit::Set { policy, change }) => {
             let change = LimitChange::from(*change);
             print(&client.change(&policy, &change).await?, output, show::limits)
+        }
+        Command::Ban(list) => lists::run(&client, Which::Ban, list, output).await,
+        Command::Allow(list) => lists::run(&client, Which::Allow, list, output).await,
+        Command::Config(config) => config::run(&client, config, output).await,
+        Command::Explain(packet) => {
+            print(&client.explain(&packet.into()).await?, output, show::explanation)
         }
         Command::Detach { pin_dir } => {
             let detached = match client.detach().await {

@@ -3,7 +3,10 @@
 use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
-use limiter_user::api::{Count, Detached, LevelLimit, Limits, Stats, Status};
+use limiter_user::api::{
+    ConfigChanges, Count, Detached, Explanation, LevelLimit, Limits, List, ListChanged, Stats,
+    Status,
+};
 
 pub(crate) fn status(status: &Status) -> String {
     let mut text = format!(
@@ -21,6 +24,13 @@ pub(crate) fn status(status: &Status) -> String {
         status.new_sources.tracked_per_second,
         status.new_sources.untracked_per_second,
     );
+    if let Some(file) = &status.config.file {
+        let changed = if status.config.changed_on_disk { ", which has changed since" } else { "" };
+        let _ = writeln!(text, "configuration: {file}{changed}");
+    }
+    if let Some(seconds) = status.confirm.deadline_seconds {
+        let _ = writeln!(text, "waits to be confirmed: taken back in {seconds} s");
+    }
     for problem in &status.problems {
         let _ = writeln!(text, "problem: {problem}");
     }
@@ -103,6 +113,86 @@ fn level(name: &str, each: &str, limit: &LevelLimit, mode: &str) -> [String; 7] 
         limit.bandwidth_burst_bytes.map_or_else(|| "-".into(), grouped),
         mode.into(),
     ]
+}
+
+pub(crate) fn differences(changes: &ConfigChanges) -> String {
+    let mut text = warnings(changes);
+    if changes.changes.is_empty() {
+        return text + "nothing changes";
+    }
+    let nothing = || "-".to_owned();
+    let mut table = table(&["changes", "from", "to"]);
+    for change in &changes.changes {
+        table.add_row([
+            change.path.clone(),
+            change.from.clone().unwrap_or_else(nothing),
+            change.to.clone().unwrap_or_else(nothing),
+        ]);
+    }
+    let _ = write!(text, "{table}");
+    text
+}
+
+pub(crate) fn applied(changes: &ConfigChanges) -> String {
+    let mut text = differences(changes);
+    let _ = write!(text, "\nrule set {} is in force", changes.generation);
+    if let Some(seconds) = changes.confirm.deadline_seconds {
+        let _ = write!(
+            text,
+            ", for {seconds} s; to keep it: limiterctl config confirm, to take it back now: \
+             limiterctl config rollback"
+        );
+    }
+    text
+}
+
+fn warnings(changes: &ConfigChanges) -> String {
+    changes.warnings.iter().map(|warning| format!("warning: {warning}\n")).collect()
+}
+
+pub(crate) fn list(list: &List) -> String {
+    if list.entries.is_empty() {
+        return "the list is empty".into();
+    }
+    let mut table = table(&["prefix", "ends in", "from", "reason"]);
+    for entry in &list.entries {
+        table.add_row([
+            entry.prefix.clone(),
+            entry.expires_in_seconds.map_or_else(|| "-".into(), duration),
+            entry.origin.clone(),
+            entry.reason.clone().unwrap_or_default(),
+        ]);
+    }
+    table.to_string()
+}
+
+pub(crate) fn list_changed(verb: &str, changed: &ListChanged) -> String {
+    match changed.changed {
+        1 => format!("{verb} one entry"),
+        count => format!("{verb} {} entries", grouped(count as u64)),
+    }
+}
+
+pub(crate) fn explanation(explanation: &Explanation) -> String {
+    let packet = &explanation.packet;
+    let mut text = format!("{} to {}", packet.source, packet.destination);
+    if let Some(port) = packet.port {
+        let _ = write!(text, " port {port}");
+    }
+    let _ = writeln!(text, ", {}, on {}", packet.kind, packet.interface);
+    let mut steps = table(&["step", "result"]);
+    for step in &explanation.steps {
+        steps.add_row([step.step.clone(), step.result.clone()]);
+    }
+    let _ = write!(text, "{steps}");
+    if let Some(limit) = &explanation.limit {
+        let _ = write!(
+            text,
+            "\n{} of a burst of {} left, {} more each second",
+            limit.tokens_now, limit.burst, limit.rate_per_second
+        );
+    }
+    text
 }
 
 pub(crate) fn detached(detached: &Detached) -> String {

@@ -6,7 +6,7 @@ use super::Rules;
 use crate::{
     bytes::{Bandwidth, ByteBurst},
     config::{PerPrefix, Policy, Total, traffic::Traffic},
-    policies::Mode,
+    mode::Mode,
     rate::{Burst, PacketRate},
 };
 

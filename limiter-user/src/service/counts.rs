@@ -1,0 +1,131 @@
+//! What was counted.
+
+use limiter_common::{stats::Counter, verdict::Verdict};
+
+use super::{Service, is_on, present_name};
+use crate::{
+    api::{self, SCHEMA_VERSION},
+    error::{Error, Kind, Result},
+    interface, plane,
+};
+
+impl Service {
+    /// What was counted, on one interface or all, under one policy or all.
+    ///
+    /// # Errors
+    /// There is no such interface or policy, or the kernel does not answer.
+    pub fn stats(&self, interface: Option<&str>, policy: Option<&str>) -> Result<api::Stats> {
+        if let Some(name) = policy {
+            self.policies.find(name)?;
+        }
+        let row = |name: &str| self.numbers.row(name);
+        let now = interface::all()?;
+        let attached: Vec<_> = self.plane.attached().collect();
+        let on: Vec<_> = attached.iter().map(|attached| present_name(attached, &now)).collect();
+        if let Some(name) = interface
+            && !on.iter().any(|known| known == name)
+        {
+            return Err(Error::new(Kind::NotFound, format!("'{name}' is not protected"))
+                .hint(format!("protected are: {}", on.join(", "))));
+        }
+        let wanted = |at: usize| interface.is_none_or(|interface| interface == on[at]);
+        let mut stats = api::Stats {
+            schema_version: SCHEMA_VERSION,
+            uptime_seconds: self.uptime(),
+            generation: self.plane.generation(),
+            interfaces: Vec::new(),
+            totals: api::Totals::default(),
+            reasons: Vec::new(),
+            policies: Vec::new(),
+        };
+        let chosen = |name: &&str| policy.is_none_or(|policy| policy == *name);
+        let names: Vec<_> = self.policies.names().filter(chosen).collect();
+        let rows: Vec<_> = names.iter().map(|name| row(name)).collect();
+        for name in &names {
+            stats.policies.push(api::PolicyCount {
+                name: (*name).to_owned(),
+                passed: api::Count::default(),
+                dropped: api::Count::default(),
+                would_drop: api::Count::default(),
+            });
+        }
+        for (at, attached) in attached.iter().enumerate().filter(|(at, _)| wanted(*at)) {
+            stats.interfaces.push(api::StatsInterface {
+                name: present_name(attached, &now),
+                index: attached.index,
+                mode: attached.mode.name().into(),
+                attached: is_on(attached, &now),
+            });
+            for count in self.plane.counts(at, self.numbers.rows())? {
+                let place = rows.iter().position(|row| *row == Some(count.policy));
+                if policy.is_none() || place.is_some() {
+                    let before = self.counted_before(at, &count);
+                    add(&mut stats, &count, place, before);
+                }
+            }
+        }
+        stats.reasons.sort_by(|a, b| {
+            (b.packets, &a.reason, &a.verdict).cmp(&(a.packets, &b.reason, &b.verdict))
+        });
+        Ok(stats)
+    }
+
+    /// What was counted in a row of counters before its policy had it.
+    fn counted_before(&self, at: usize, count: &plane::Count) -> Counter {
+        let same = |it: &&(usize, plane::Count)| {
+            let (interface, before) = it;
+            *interface == at
+                && (before.policy, before.verdict, before.reason)
+                    == (count.policy, count.verdict, count.reason)
+        };
+        self.baselines.iter().find(same).map_or(Counter::default(), |(_, before)| before.counter)
+    }
+}
+
+/// Adds to all sums what was counted, and to those of the policy at a place what
+/// was counted under its name.
+fn add(stats: &mut api::Stats, count: &plane::Count, place: Option<usize>, before: Counter) {
+    let amount = api::Count { packets: count.counter.packets, bytes: count.counter.bytes };
+    let mut unnamed = api::PolicyCount {
+        name: String::new(),
+        passed: api::Count::default(),
+        dropped: api::Count::default(),
+        would_drop: api::Count::default(),
+    };
+    let named = place.and_then(|place| stats.policies.get_mut(place));
+    let policy = named.unwrap_or(&mut unnamed);
+    let own = api::Count {
+        packets: amount.packets.saturating_sub(before.packets),
+        bytes: amount.bytes.saturating_sub(before.bytes),
+    };
+    stats.totals.received += amount;
+    match count.verdict {
+        Verdict::Pass => {
+            stats.totals.passed += amount;
+            policy.passed += own;
+        }
+        Verdict::Drop => {
+            stats.totals.dropped += amount;
+            policy.dropped += own;
+        }
+        Verdict::WouldDrop => {
+            stats.totals.passed += amount;
+            stats.totals.would_drop += amount;
+            policy.passed += own;
+            policy.would_drop += own;
+        }
+    }
+    let (reason, verdict) = (count.reason.name(), count.verdict.name());
+    match stats.reasons.iter_mut().find(|it| it.reason == reason && it.verdict == verdict) {
+        Some(sum) => {
+            sum.packets += amount.packets;
+            sum.bytes += amount.bytes;
+        }
+        None => stats.reasons.push(api::ReasonCount {
+            reason: reason.into(),
+            verdict: verdict.into(),
+            packets: amount.packets,
+            bytes: amount.bytes,
+        }),
+    }
+}
