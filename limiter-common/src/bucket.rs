@@ -86,13 +86,7 @@ pub fn tokens(limit: &Limit, buckets: &[Bucket], now_ns: u64) -> u32 {
     let held = buckets.iter().map(|bucket| held(limit, bucket.lease)).fold(0, u32::saturating_add);
     let tat = buckets.iter().map(|bucket| bucket.tat).max().unwrap_or_default();
     let room = limit.span().saturating_sub(tat.saturating_sub(limit.time(now_ns)));
-    // By halves: a limit knows how long tokens take, not how many a time is.
-    let (mut fits, mut beyond) = (0, MAX_COST.saturating_add(1));
-    while beyond - fits > 1 {
-        let middle = fits + (beyond - fits) / 2;
-        if limit.duration(middle) <= room { fits = middle } else { beyond = middle }
-    }
-    held.saturating_add(fits)
+    held.saturating_add(limit.tokens_within(room))
 }
 
 /// A shared 64-bit word.

@@ -269,6 +269,13 @@ impl Limit {
         ((tokens as u64).wrapping_mul(self.interval) + ((1 << fraction) - 1)) >> fraction
     }
 
+    /// Tokens that a time in units is enough for.
+    #[must_use]
+    pub fn tokens_within(&self, units: u64) -> u32 {
+        let tokens = (u128::from(units) << (self.fraction & 63)) / u128::from(self.interval.max(1));
+        u32::try_from(tokens).unwrap_or(u32::MAX)
+    }
+
     /// Time that the burst takes, in units.
     #[inline(always)]
     #[must_use]

@@ -345,7 +345,7 @@ async fn detach(
 async fn changing<B, T>(
     shared: Shared,
     peer: Arc<Peer>,
-    what: &'static str,
+    what: String,
     body: B,
     work: impl FnOnce(&mut Service, &B) -> Result<T> + Send + 'static,
 ) -> Answer<T>
@@ -356,7 +356,7 @@ where
     let work = move |service: &mut Option<Service>| {
         let result = work(running(service)?, &body);
         match &result {
-            Ok(_) => tracing::info!(uid = peer.uid, pid = peer.pid, "{what}"),
+            Ok(_) => tracing::info!(uid = peer.uid, pid = peer.pid, "done: {what}"),
             Err(error) => {
                 tracing::warn!(uid = peer.uid, pid = peer.pid, "refused: {what}: {error}");
             }
@@ -401,30 +401,35 @@ async fn apply(
     request: Body<api::ConfigRequest>,
 ) -> Answer<api::ConfigChanges> {
     let (request, caller) = (body(request)?, caller(&headers)?);
+    let name = request.name.escape_debug();
+    let what = match request.confirm_seconds {
+        Some(seconds) => format!("apply {name} for {seconds} s"),
+        None => format!("apply {name}"),
+    };
     let work =
         move |service: &mut Service, request: &api::ConfigRequest| service.apply(request, caller);
-    changing(shared, peer, "configuration applied", request, work).await
+    changing(shared, peer, what, request, work).await
 }
 
 async fn confirm(
     State(shared): State<Shared>,
     Extension(peer): Extension<Arc<Peer>>,
 ) -> Answer<api::ConfigState> {
-    changing(shared, peer, "configuration confirmed", (), |service, ()| service.confirm()).await
+    changing(shared, peer, "confirm".into(), (), |service, ()| service.confirm()).await
 }
 
 async fn roll_back(
     State(shared): State<Shared>,
     Extension(peer): Extension<Arc<Peer>>,
 ) -> Answer<api::ConfigState> {
-    changing(shared, peer, "configuration taken back", (), |service, ()| service.roll_back()).await
+    changing(shared, peer, "roll back".into(), (), |service, ()| service.roll_back()).await
 }
 
 async fn save(
     State(shared): State<Shared>,
     Extension(peer): Extension<Arc<Peer>>,
 ) -> Answer<api::ConfigSaved> {
-    changing(shared, peer, "configuration saved", (), |service, ()| service.save()).await
+    changing(shared, peer, "save".into(), (), |service, ()| service.save()).await
 }
 
 async fn bans(State(shared): State<Shared>, headers: HeaderMap) -> Response {
@@ -480,14 +485,26 @@ async fn list_add(
     list: List,
 ) -> Answer<api::ListChanged> {
     let (request, caller) = (body(request)?, caller(&headers)?);
-    let what = match list {
-        List::Ban => "bans added",
-        List::Allow => "allowed prefixes added",
+    let verb = match list {
+        List::Ban => "ban",
+        List::Allow => "allow",
     };
+    let what = named(verb, request.entries.iter().map(|entry| entry.prefix.as_str()));
     let work = move |service: &mut Service, request: &api::ListAdd| {
         service.list_add(list, request, caller)
     };
     changing(shared, peer, what, request, work).await
+}
+
+/// The first of some prefixes, and how many more there are.
+fn named<'a>(verb: &str, mut prefixes: impl ExactSizeIterator<Item = &'a str>) -> String {
+    let count = prefixes.len();
+    // As it was sent, which may be anything.
+    let first = prefixes.next().unwrap_or_default().escape_debug().take(64).collect::<String>();
+    match count {
+        0 | 1 => format!("{verb} {first}"),
+        count => format!("{verb} {first} and {} more", count - 1),
+    }
 }
 
 async fn unban(
@@ -512,13 +529,15 @@ async fn list_remove(
     request: Body<api::ListRemove>,
     list: List,
 ) -> Answer<api::ListChanged> {
-    let what = match list {
-        List::Ban => "bans removed",
-        List::Allow => "allowed prefixes removed",
+    let request = body(request)?;
+    let verb = match list {
+        List::Ban => "no longer ban",
+        List::Allow => "no longer allow",
     };
+    let what = named(verb, request.prefixes.iter().map(String::as_str));
     let work =
         move |service: &mut Service, request: &api::ListRemove| service.list_remove(list, request);
-    changing(shared, peer, what, body(request)?, work).await
+    changing(shared, peer, what, request, work).await
 }
 
 async fn explain(

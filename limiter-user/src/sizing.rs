@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn the_default_fits_a_small_server_and_a_large_one() {
         for (cpus, sources, mebibytes) in
-            [(1, 262_144, 58), (2, 262_144, 66), (64, 65_536, 153), (384, 65_536, 837)]
+            [(1, 262_144, 58), (2, 262_144, 66), (64, 65_536, 154), (384, 65_536, 837)]
         {
             let sizing = Sizing::new(cpus, 1, Wish::Default).unwrap();
             assert_eq!(sizing.max_sources, sources, "{cpus} CPUs");

@@ -62,10 +62,17 @@ impl Service {
         let listed = self.plane.around(Prefix::from(described.source));
         self.explain_lists(&listed, slot, &mut step);
         self.copy_lists(&listed, &mut machine)?;
+        let is_listed = listed
+            .iter()
+            .fold(Listing::default(), |sum, (_, listing)| sum.and(*listing))
+            .reason(slot, &BootClock)
+            .is_some();
         let rules = *machine.ruleset(slot).ok_or_else(|| Error::failed("there are no rules"))?;
         let place = classify(&packet, &Linear(&frame), &rules, slot, &machine);
-        self.explain_policies(&packet, &frame, &rules, place, &machine, &mut step);
-        let policy = self.policies.all().get(place as usize);
+        let policy = self.policies.all().get(place as usize).filter(|_| !is_listed);
+        if !is_listed {
+            self.explain_policies(&packet, &frame, &rules, place, &machine, &mut step);
+        }
         let mut first_limit = None;
         if let (Some(policy), Some(compiled)) = (policy, rules.policy(place))
             && !compiled.is_off()
@@ -89,9 +96,6 @@ impl Service {
         self.copy_gate(&mut machine)?;
         let now = plane::monotonic_ns();
         let decision = machine.receive(machine.cpu_with_most(), now, &frame);
-        let is_listed =
-            matches!(decision.reason, Reason::Allowed | Reason::Banned | Reason::Denied);
-        let policy = policy.filter(|_| !is_listed);
         if let Reason::Untracked | Reason::NewSourceRate = decision.reason {
             step("new sources", "the budget for new sources is spent; the cap decides".into());
         }
@@ -119,7 +123,7 @@ impl Service {
             policy: policy.map(|policy| policy.name.clone()),
             mode: policy.map(|policy| self.mode_of(policy)),
             steps,
-            limit: first_limit.filter(|_| !is_listed),
+            limit: first_limit,
         })
     }
 
