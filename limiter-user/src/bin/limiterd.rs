@@ -24,6 +24,7 @@ use limiter_user::{
     sockets::{self, Sockets},
 };
 use tokio::signal::unix::{SignalKind, signal};
+use tracing_appender::non_blocking::WorkerGuard;
 
 /// Read if it is there and nothing else is said.
 const DEFAULT_CONFIG: &str = "/etc/limiterd/limiterd.toml";
@@ -142,7 +143,8 @@ enum LogFormat {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let format = arguments.log_format;
-    start_log(format);
+    // Written until the end of this function.
+    let _log = start_log(format);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let result = runtime
@@ -163,17 +165,18 @@ fn main() -> ExitCode {
     }
 }
 
-fn start_log(format: LogFormat) {
+/// Starts the log, which is written as long as the returned value lives. When
+/// nobody reads it any more, or not fast enough, the shield goes on without.
+fn start_log(format: LogFormat) -> WorkerGuard {
     use std::io::IsTerminal as _;
-    // When nobody reads the log any more, the shield goes on without.
-    let log = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .log_internal_errors(false);
+    let (writer, guard) = tracing_appender::non_blocking(std::io::stderr());
+    let log =
+        tracing_subscriber::fmt().with_writer(writer).with_target(false).log_internal_errors(false);
     match format {
         LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
     }
+    guard
 }
 
 async fn run(arguments: Arguments) -> Result<()> {
