@@ -1,4 +1,4 @@
-//! Coverage-guided fuzzing of the parser.
+//! Coverage-guided fuzzing of what is parsed: packets and configurations.
 
 use std::{path::Path, process::Command};
 
@@ -17,11 +17,12 @@ const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-l
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares \
     -Ccodegen-units=1 --cfg=fuzzing";
 
-/// Longest frame, with the two bytes before it.
-const LONGEST: u32 = 2048;
+/// What is fuzzed, and the longest input: a frame with the two bytes before it,
+/// a file.
+const TARGETS: [(&str, u32); 2] = [("packets", 2048), ("configuration", 4096)];
 
-/// Builds the fuzzer and runs it for so long, from the table of packets and
-/// what earlier runs have found.
+/// Builds the fuzzers and runs each for so long, from the table of packets, the
+/// files of the tests, and what earlier runs have found.
 pub(crate) fn fuzz(workspace: &Path, seconds: u32) -> Result<()> {
     let missing = apt::ensure(&tools::FUZZ)?;
     if !missing.is_empty() {
@@ -29,22 +30,30 @@ pub(crate) fn fuzz(workspace: &Path, seconds: u32) -> Result<()> {
     }
     run::build_of_tests(workspace, "corpus")?;
     let directory = workspace.join("target/fuzz");
-    let (named, found) = (directory.join("named"), directory.join("found"));
+    let seeds = directory.join("named");
     let mut corpus = Command::new(workspace.join("target/release/corpus"));
-    step::run("writing the table of packets", corpus.arg(&named))?;
-    std::fs::create_dir_all(&found)?;
+    step::run("writing the table of packets", corpus.arg(&seeds))?;
     // A target, so that build scripts are compiled without the flags.
     let target = host()?;
     let mut build = cargo(workspace);
     build.args(["build", "--quiet", "--release", "--manifest-path", "tests/fuzz/Cargo.toml"]);
     build.args(["--target", &target, "--target-dir"]).arg(&directory);
     build.env("RUSTFLAGS", COVERAGE);
-    step::run("building the fuzzer", &mut build)?;
-    let mut fuzzer = Command::new(directory.join(target).join("release/limiter-fuzz"));
-    fuzzer.arg(format!("-max_total_time={seconds}")).arg(format!("-max_len={LONGEST}"));
-    fuzzer.args(["-print_final_stats=1", "-verbosity=0"]);
-    fuzzer.arg(format!("-artifact_prefix={}/", directory.display()));
-    step::run("fuzzing the parser", fuzzer.arg(&found).arg(&named))
+    step::run("building the fuzzers", &mut build)?;
+    for (name, longest) in TARGETS {
+        let seeds = match name {
+            "packets" => seeds.clone(),
+            _ => workspace.join("limiter-user/tests/config"),
+        };
+        let found = directory.join("found").join(name);
+        std::fs::create_dir_all(&found)?;
+        let mut fuzzer = Command::new(directory.join(&target).join("release").join(name));
+        fuzzer.arg(format!("-max_total_time={seconds}")).arg(format!("-max_len={longest}"));
+        fuzzer.args(["-print_final_stats=1", "-verbosity=0"]);
+        fuzzer.arg(format!("-artifact_prefix={}/{name}-", directory.display()));
+        step::run(&format!("fuzzing: {name}"), fuzzer.arg(&found).arg(&seeds))?;
+    }
+    Ok(())
 }
 
 /// The target that the compiler compiles for by itself.

@@ -65,7 +65,7 @@ enum Command {
         #[arg(last = true)]
         more: Vec<String>,
     },
-    /// Fuzz the parser, guided by coverage
+    /// Fuzz what is parsed, guided by coverage
     Fuzz {
         /// For how long
         #[arg(long, default_value_t = 60)]
