@@ -105,9 +105,9 @@ impl Change {
 
 impl LevelChange {
     fn apply(&self, level: Level<'_>, whose: &str) -> Result<()> {
-        set(self.rate, self.burst, level.rate, level.burst)
-            .ok_or_else(|| no_rate("rate", whose))?;
-        set(self.bandwidth, self.bandwidth_burst, level.bandwidth, level.bandwidth_burst)
+        let Level { rate, burst, bandwidth, bandwidth_burst } = level;
+        set(self.rate, self.burst, rate, burst).ok_or_else(|| no_rate("rate", whose))?;
+        set(self.bandwidth, self.bandwidth_burst, bandwidth, bandwidth_burst)
             .ok_or_else(|| no_rate("bandwidth", whose))
     }
 }

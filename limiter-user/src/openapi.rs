@@ -132,3 +132,44 @@ fn calls(schemas: &mut SchemaGenerator) -> Vec<Call> {
         call!("get" "/v1/openapi.json" true "This document." => Value),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn visit(value: &Value, at: &str, see: &mut impl FnMut(&str, &Value)) {
+        see(at, value);
+        match value {
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    visit(value, &format!("{at}/{name}"), see);
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|value| visit(value, at, see)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere_and_every_field_is_described() {
+        let document = document();
+        let mut references = 0;
+        visit(&document, "", &mut |at, value| {
+            if let Some(reference) = value["$ref"].as_str() {
+                references += 1;
+                let target = reference.strip_prefix('#').and_then(|path| document.pointer(path));
+                assert!(target.is_some_and(Value::is_object), "{at}: {reference}");
+            }
+            if at.starts_with("/components/schemas") && at.ends_with("/properties") {
+                for (name, field) in value.as_object().into_iter().flatten() {
+                    assert!(field["description"].is_string(), "{at}/{name}");
+                }
+            }
+        });
+        assert!(references > 30, "{references}");
+        let explain = &document["paths"]["/v1/explain"]["get"]["parameters"];
+        let source =
+            explain.as_array().expect("parameters").iter().find(|it| it["name"] == "source");
+        assert_eq!(source.expect("a parameter")["required"], true);
+    }
+}

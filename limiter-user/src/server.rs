@@ -181,7 +181,7 @@ async fn reload_on_hangup(shared: &Shared, mut hangup: Signal) {
             }
         }
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// Writes to the log when the shield is not as it should be, for ever.

@@ -7,33 +7,33 @@ use limiter_user::{
     lists::List as Which,
 };
 
-use crate::{List, Output, config::read, print, show, watched, write};
+use crate::{Listing, Output, config::read, print, show, watched, write};
 
 pub(crate) async fn run(
     client: &Client,
     which: Which,
-    command: List,
+    command: Listing,
     output: Output,
 ) -> Result<()> {
     match command {
-        List::Add { prefixes, time, reason, force } => {
+        Listing::Add { prefixes, time, reason, force } => {
             let entry =
                 |prefix| ListAddition { prefix, duration: time.clone(), reason: reason.clone() };
             let entries = prefixes.into_iter().map(entry).collect();
             add(client, which, ListAdd { entries, force }, output).await
         }
-        List::Del { prefixes } => {
+        Listing::Del { prefixes } => {
             let changed = client.list_remove(which, &ListRemove { prefixes }).await?;
             print(&changed, output, |changed| show::list_changed("removed", changed))
         }
-        List::List { watch } => {
+        Listing::List { watch } => {
             watched(&watch, async || match output {
                 Output::Ndjson => client.list_lines(which, write).await,
                 _ => print(&client.list(which).await?, output, show::list),
             })
             .await
         }
-        List::Import { file, force } => {
+        Listing::Import { file, force } => {
             let (text, name) = read(&file)?;
             let lines = (1..).zip(text.lines()).filter_map(|(number, line)| {
                 let line = line.split('#').next().unwrap_or_default().trim();
@@ -48,7 +48,7 @@ pub(crate) async fn run(
             let entries = lines.map(entry).collect::<Result<Vec<_>>>()?;
             add(client, which, ListAdd { entries, force }, output).await
         }
-        List::Export => {
+        Listing::Export => {
             let list = client.list(which).await?;
             let own = list.entries.iter().filter(|entry| entry.origin != "config");
             match output {

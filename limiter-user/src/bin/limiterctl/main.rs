@@ -93,10 +93,10 @@ enum Command {
     Limit(Limit),
     /// Drop everything from prefixes, whatever a policy says
     #[command(subcommand)]
-    Ban(List),
+    Ban(Listing),
     /// Let everything from prefixes pass, whatever a policy or a ban says
     #[command(subcommand)]
-    Allow(List),
+    Allow(Listing),
     /// Try, apply, keep and take back configurations
     #[command(subcommand)]
     Config(Config),
@@ -170,7 +170,7 @@ enum Config {
 
 /// What can be done with a list.
 #[derive(Subcommand)]
-enum List {
+enum Listing {
     /// Add prefixes, all or none
     Add {
         /// Addresses and prefixes
