@@ -285,6 +285,9 @@ pub struct LimitChange {
     /// `enforce`, `observe` or `off`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
+    /// Whether it is changed even if that locks the caller out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
 }
 
 /// A change to a level beyond the single source: what is absent stays.

@@ -311,18 +311,18 @@ async fn limit(
 async fn change(
     State(shared): State<Shared>,
     Extension(peer): Extension<Arc<Peer>>,
+    headers: HeaderMap,
     UrlPath(policy): UrlPath<String>,
-    body: std::result::Result<Json<LimitChange>, JsonRejection>,
-) -> Answer<crate::api::Limits> {
-    let Json(change) = body.map_err(|error| invalid(&error.body_text()))?;
-    let work = move |service: &mut Option<Service>| {
-        let limits = running(service)?.change(&policy, &change)?;
-        // What was asked for, as it was written.
-        let asked = serde_json::to_string(&change).unwrap_or_default();
-        tracing::info!(uid = peer.uid, pid = peer.pid, policy, change = asked, "limit changed");
-        Ok(limits)
+    request: Body<LimitChange>,
+) -> Answer<api::Limits> {
+    let (request, caller) = (body(request)?, caller(&headers)?);
+    // What was asked for, as it was written.
+    let asked = serde_json::to_string(&request).unwrap_or_default();
+    let what = format!("limit of {}: {asked}", policy.escape_debug());
+    let work = move |service: &mut Service, request: &LimitChange| {
+        service.change(&policy, request, caller)
     };
-    answer(shared.run(work).await)
+    changing(shared, peer, what, request, work).await
 }
 
 async fn detach(

@@ -228,4 +228,9 @@ fn management_and_callers_are_not_locked_out() {
         write(&net.server, "/run/new.toml", text.into());
         assert_eq!(over_ssh("config apply /run/new.toml"), Some(expected), "{text}");
     }
+    write(&net.server, "/run/new.toml", "[[policy]]\nname = \"a\"\nrate = \"100/s\"\n".into());
+    assert_eq!(over_ssh("config apply /run/new.toml"), Some(0));
+    assert_eq!(over_ssh("limit set a --rate 1/m --burst 5"), Some(8));
+    assert_eq!(over_ssh("limit set a --rate 1/m --burst 5 --force"), Some(0));
+    assert_eq!(over_ssh("limit set a --rate 50/s --burst 50"), Some(0));
 }

@@ -345,7 +345,7 @@ fn limits_are_changed_or_refused_whole() {
     assert_eq!(empty.status.code(), Some(3), "{}", stderr(&empty));
 
     let log = stderr(&daemon.stop());
-    let changes: Vec<_> = log.lines().filter(|line| line.contains("limit changed")).collect();
+    let changes: Vec<_> = log.lines().filter(|line| line.contains("done: limit of")).collect();
     assert_eq!(changes.len(), 2, "{log}");
     assert!(changes[0].contains("uid=0") && changes[0].contains("pid="), "{log}");
 }

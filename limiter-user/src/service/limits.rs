@@ -1,6 +1,6 @@
 //! Limits, read and changed one at a time.
 
-use super::Service;
+use super::{Caller, Service};
 use crate::{
     api::{self, SCHEMA_VERSION},
     change::{Change, LevelChange},
@@ -28,7 +28,13 @@ impl Service {
     /// # Errors
     /// There is no such policy, a value cannot be used, or nothing is changed;
     /// what was in force then stays.
-    pub fn change(&mut self, name: &str, change: &api::LimitChange) -> Result<api::Limits> {
+    pub fn change(
+        &mut self,
+        name: &str,
+        change: &api::LimitChange,
+        caller: Option<Caller>,
+    ) -> Result<api::Limits> {
+        let force = change.force;
         self.settle();
         self.policies.find(name)?;
         let source = api::LevelChange {
@@ -57,6 +63,9 @@ impl Service {
         }
         self.require_none_pending()?;
         let changed = self.policies.changed(name, &change)?;
+        if !force {
+            self.guard_policies(&changed, &self.compiled(&changed)?, caller)?;
+        }
         self.put(changed, None)?;
         self.limits(Some(name))
     }

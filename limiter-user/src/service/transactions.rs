@@ -319,7 +319,7 @@ impl Service {
     }
 
     /// What the packet path would read of policies.
-    fn compiled(&self, policies: &Policies) -> Result<crate::compiled::Compiled> {
+    pub(super) fn compiled(&self, policies: &Policies) -> Result<crate::compiled::Compiled> {
         let (numbered, _) = self.numbers.clone().assign(policies.names());
         let interfaces: Vec<_> = self.plane.names().map(str::to_owned).collect();
         policies.compile_as(&numbered, self.plane.sizing(), &interfaces)

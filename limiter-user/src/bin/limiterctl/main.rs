@@ -300,6 +300,9 @@ struct Set {
     /// enforce, observe or off
     #[arg(long, value_name = "MODE")]
     mode: Option<String>,
+    /// Even if it locks you out
+    #[arg(long)]
+    force: bool,
 }
 
 impl From<Set> for LimitChange {
@@ -323,6 +326,7 @@ impl From<Set> for LimitChange {
             },
             strict: set.strict,
             mode: set.mode,
+            force: set.force,
         }
     }
 }
