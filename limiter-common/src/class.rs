@@ -54,6 +54,10 @@ pub const CLASSES: u32 = PORTS + VLANS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Classes {
+    /// Which of the [`Axis`] some policy uses.
+    pub axes: u32,
+    /// Zero.
+    pub padding: u32,
     /// Place of the first policy by kind; [`MAX_POLICIES`] for none. It
     /// decides where no other axis is used.
     pub first: [u32; Kind::SLOTS],
@@ -69,10 +73,6 @@ pub struct Classes {
     pub no_source: Set,
     /// Of destinations in none of the prefixes.
     pub no_destination: Set,
-    /// Which of the [`Axis`] some policy uses.
-    pub axes: u32,
-    /// Zero.
-    pub padding: u32,
 }
 
 /// Key of the trie `CLASS_PREFIX`; all of `table` is part of every prefix.
@@ -103,6 +103,8 @@ impl PrefixKey {
 impl Classes {
     /// No policy.
     pub const NONE: Self = Self {
+        axes: 0,
+        padding: 0,
         first: [MAX_POLICIES; Kind::SLOTS],
         kinds: [0; Kind::SLOTS],
         protocols: [ALL; 256],
@@ -110,8 +112,6 @@ impl Classes {
         no_port: ALL,
         no_source: ALL,
         no_destination: ALL,
-        axes: 0,
-        padding: 0,
     };
 
     /// Whether some policy uses this axis.
