@@ -209,7 +209,7 @@ const COARSE_BITS: u32 = 1 << 16;
 pub const WORDS: u32 = (EXACT_BITS + 2 * COARSE_BITS) / 64;
 
 /// A bit of the map `LISTED`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bit(u32);
 
 impl Bit {

@@ -90,7 +90,7 @@ pub struct Lists<T> {
     /// that occur are looked for around a prefix.
     lengths: [[u32; 129]; 2],
     /// Entries that need each bit, where there are any.
-    bits: HashMap<(u32, u64), u32>,
+    bits: HashMap<Bit, u32>,
     words: Vec<u64>,
     /// Entries of each sort of [`Contents`].
     sorts: [u32; 6],
@@ -276,7 +276,8 @@ impl<T: Tables> Lists<T> {
         present.fold(Contents::default(), |contents, (sort, _)| contents.and(*sort))
     }
 
-    /// Replaces one entry, here and in the tables.
+    /// Replaces one entry, here and in the tables. Here it is replaced also if
+    /// a table fails, so that the same with the old entry undoes it.
     fn put(&mut self, prefix: Prefix, entry: Entry) -> Result<()> {
         let (was, is) = (self.entries.contains_key(&prefix), entry != Entry::default());
         if is {
@@ -284,12 +285,15 @@ impl<T: Tables> Lists<T> {
         } else {
             self.entries.remove(&prefix);
         }
-        if is && !was {
-            self.count(prefix, true)?;
+        let bit = if was == is { None } else { self.count(prefix, is) };
+        let word = bit.map(|bit| (bit.word(), self.words[bit.word() as usize]));
+        // A packet that sees the bit may look in vain, but none may miss it.
+        if let Some((word, bits)) = word.filter(|_| is) {
+            self.tables.set_word(word, bits)?;
         }
         self.write(prefix)?;
-        if was && !is {
-            self.count(prefix, false)?;
+        if let Some((word, bits)) = word.filter(|_| !is) {
+            self.tables.set_word(word, bits)?;
         }
         Ok(())
     }
@@ -323,7 +327,12 @@ impl<T: Tables> Lists<T> {
     fn shield(&self, prefix: Prefix) -> Option<Listing> {
         let mapped = std::net::Ipv4Addr::UNSPECIFIED.to_ipv6_mapped();
         let wide = |length| Prefix::new(mapped.into(), length);
-        let covered = || (0..96).any(|length| self.entries.contains_key(&wide(length)));
+        // Those in the hash table match nothing but themselves.
+        let in_trie = |prefix: &Prefix| exact_key(*prefix).is_none();
+        let covered = || {
+            let mut wider = (0..96).map(wide).filter(in_trie);
+            wider.any(|prefix| self.entries.contains_key(&prefix))
+        };
         (prefix == all_ipv4() && covered()).then(Listing::default)
     }
 
@@ -341,14 +350,14 @@ impl<T: Tables> Lists<T> {
         (0..=prefix.length()).filter(|length| lengths[usize::from(*length)] > 0)
     }
 
-    /// Counts an entry in or out, in the bitmaps too.
-    fn count(&mut self, prefix: Prefix, is_new: bool) -> Result<()> {
+    /// Counts an entry in or out; gives its bit if it has one.
+    fn count(&mut self, prefix: Prefix, is_new: bool) -> Option<Bit> {
         let step = |count: &mut u32| {
             *count = if is_new { *count + 1 } else { count.saturating_sub(1) };
         };
         let is_ipv6 = prefix.address().is_ipv6();
-        step(&mut self.lengths[usize::from(is_ipv6)][usize::from(prefix.length())]);
         let family = usize::from(is_ipv6);
+        step(&mut self.lengths[family][usize::from(prefix.length())]);
         let address: Address = address(prefix.address());
         let coarse = if is_ipv6 { COARSE6 } else { COARSE4 };
         let bit = if exact_key(prefix).is_some() {
@@ -358,21 +367,20 @@ impl<T: Tables> Lists<T> {
             step(&mut self.sorts[2 + family]);
             if prefix.length() < coarse {
                 step(&mut self.sorts[4 + family]);
-                return Ok(());
+                return None;
             }
             Bit::coarse(address, self.seed)
         };
-        let (word, mask) = (bit.word(), bit.mask());
-        let users = self.bits.entry((word, mask)).or_default();
+        let users = self.bits.entry(bit).or_default();
         step(users);
-        let is_used = *users > 0;
-        if !is_used {
-            self.bits.remove(&(word, mask));
+        let bits = &mut self.words[bit.word() as usize];
+        if *users > 0 {
+            *bits |= bit.mask();
+        } else {
+            self.bits.remove(&bit);
+            *bits &= !bit.mask();
         }
-        let bits = &mut self.words[word as usize];
-        let before = *bits;
-        *bits = if is_used { before | mask } else { before & !mask };
-        if *bits == before { Ok(()) } else { self.tables.set_word(word, *bits) }
+        Some(bit)
     }
 }
 
