@@ -222,7 +222,7 @@ impl Bit {
             Address::V4(address) => address as u64,
             Address::V6([a, b, _, _]) => (a as u64) << 32 | b as u64,
         };
-        Self((mix(mix(seed[0], word), seed[1]) & 0xffff_ffff) as u32 & (EXACT_BITS - 1))
+        Self((mix(seed[0], word) & 0xffff_ffff) as u32 & (EXACT_BITS - 1))
     }
 
     /// That of the wider prefix: a clear bit says that the address is in no
@@ -233,7 +233,7 @@ impl Bit {
         match address {
             Address::V4(address) => Self(EXACT_BITS + (u32::from_be(address) >> 16)),
             Address::V6([a, ..]) => {
-                let spread = mix(mix(seed[0], a as u64), seed[1]) & 0xffff_ffff;
+                let spread = mix(seed[0], a as u64) & 0xffff_ffff;
                 Self(EXACT_BITS + COARSE_BITS + (spread as u32 & (COARSE_BITS - 1)))
             }
         }

@@ -5,10 +5,15 @@
 //! on to the one under test; its own cost, measured with a bare `XDP_DROP`
 //! behind it, is subtracted.
 
-use std::{process::ExitCode, sync::Barrier};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    process::ExitCode,
+    sync::Barrier,
+};
 
 use aya::programs::{ProgramFd, ProgramInfo};
 use clap::Parser;
+use limiter_common::lists::FOREVER;
 use limiter_tests::{
     front::{Family, Front, Shape, Stage},
     peers::{Filter, Receiver, XdpFilter},
@@ -18,8 +23,11 @@ use limiter_tests::{
 use limiter_user::{
     change::{Change, LevelChange},
     compiled::Compiled,
+    config::{Host, parse},
     gate::Gate,
+    lists::{List, Statement},
     policies::Policies,
+    prefix::Prefix,
     sizing::{Sizing, Wish},
 };
 use serde::Serialize;
@@ -197,6 +205,8 @@ fn measure(rounds: usize, with_peers: bool) -> Report {
         rows.extend(one_source(&mut front, &mut program, family, rounds));
         rows.extend(many_sources(&mut front, &mut program, family, rounds));
     }
+    rows.extend(policies(&mut front, &mut program, rounds));
+    rows.extend(lists(&mut front, &mut program, rounds));
     let (mut live_rows, mut live_bare_drop_ns) = (Vec::new(), None);
     if with_peers {
         let peer = XdpFilter::load();
@@ -246,6 +256,94 @@ fn one_source(front: &mut Front, program: &mut Program, family: Family, rounds: 
         rows.push(Row::new("limiterd", TWO_CPUS, family, goal, &samples.collect::<Vec<_>>()));
     }
     rows
+}
+
+/// One admitted IPv4 source under some policies, of which it meets the last.
+fn policies(front: &mut Front, program: &mut Program, rounds: usize) -> Vec<Row> {
+    let on_ports = |count: u16| {
+        let other = |n| policy(n, &format!("proto = \"udp\", ports = {}", 2000 + n), "1/s");
+        let last = policy(count, "proto = \"udp\", ports = 9", "10M/s\"\nburst = \"4G");
+        (1..count).map(other).collect::<String>() + &last
+    };
+    let on_prefixes = |count: u16| {
+        let other = |n| policy(n, &format!("sources = \"10.{n}.0.0/16\""), "1/s");
+        let last = policy(count, "sources = \"198.18.0.0/16\"", "10M/s\"\nburst = \"4G");
+        (1..count).map(other).collect::<String>() + &last
+    };
+    let mut rows: Vec<Row> = Vec::new();
+    for (name, text) in [
+        ("1 policy, on ports", on_ports(1)),
+        ("16 policies, on ports", on_ports(16)),
+        ("64 policies, on ports", on_ports(64)),
+        ("1 policy, on source prefixes", on_prefixes(1)),
+        ("64 policies, on source prefixes", on_prefixes(64)),
+    ] {
+        let host = Host { cpus: cpus(), memory_bytes: None };
+        let (config, _) = parse(&text, name, &host).unwrap_or_else(|report| panic!("{report}"));
+        let rules = Policies::new(config, false).compile(sizing()).expect("in range");
+        program.plane().set_rules(&rules).expect("setting rules");
+        let goal = rows.first().filter(|_| name.ends_with("ports")).map(|one| 1.15 * one.ratio);
+        rows.push(admitted(front, program, name, goal, rounds));
+    }
+    rows
+}
+
+fn policy(number: u16, matches: &str, rate: &str) -> String {
+    format!("[[policy]]\nname = \"p{number}\"\nmatch = {{ {matches} }}\nrate = \"{rate}\"\n\n")
+}
+
+/// One IPv4 source beside bans of others, and under one.
+fn lists(front: &mut Front, program: &mut Program, rounds: usize) -> Vec<Row> {
+    let statement = || Statement { until: FOREVER, created: 0, reason: None };
+    let spread = |n: u32| Ipv4Addr::from(0x1400_0000 + n.wrapping_mul(0x9e37_79b1) % 0x4000_0000);
+    let addresses = |count: u32| (0..count).map(|n| Prefix::from(IpAddr::V4(spread(n)))).collect();
+    let prefixes = |count: u32| (0..count).map(|n| Prefix::new(spread(n).into(), 24)).collect();
+    let ours = |length: u8| Prefix::new(Ipv4Addr::new(198, 18, 0, 1).into(), length);
+    let with = |mut prefixes: Vec<Prefix>, one: Prefix| {
+        prefixes.push(one);
+        prefixes
+    };
+    let cases: [(&'static str, Vec<Prefix>); 7] = [
+        ("no bans", Vec::new()),
+        ("beside 10k banned addresses", addresses(10_000)),
+        ("banned, one of 10k addresses", with(addresses(10_000), ours(32))),
+        ("beside 1k banned prefixes", prefixes(1_000)),
+        ("beside 10k banned prefixes", prefixes(10_000)),
+        (
+            "near one of 10k banned prefixes",
+            with(prefixes(10_000), Prefix::new(Ipv4Addr::new(198, 18, 7, 0).into(), 24)),
+        ),
+        ("in one of 10k banned prefixes", with(prefixes(10_000), ours(24))),
+    ];
+    program.plane().set_rules(&profile("10M/s", "4G", None)).expect("setting rules");
+    let mut rows: Vec<Row> = Vec::new();
+    for (name, banned) in cases {
+        let statements = banned.iter().map(|prefix| (*prefix, statement())).collect();
+        program.plane().add(List::Ban, statements).expect("room");
+        // No more than 60 % of a bare drop above the same without bans.
+        let goal = rows.first().filter(|_| name == "beside 10k banned addresses");
+        let goal = goal.map(|none| none.ratio + 0.6);
+        rows.push(admitted(front, program, name, goal, rounds));
+        let all: Vec<_> = program.plane().statements(List::Ban).map(|(prefix, _)| prefix).collect();
+        program.plane().remove(List::Ban, &all).expect("removal");
+    }
+    rows
+}
+
+/// One IPv4 source, whatever is in force.
+fn admitted(
+    front: &mut Front,
+    program: &mut Program,
+    name: &'static str,
+    goal: Option<f64>,
+    rounds: usize,
+) -> Row {
+    let frame = Family::V4.frame();
+    let runner = program.runner();
+    let _warm = runner.run(&frame, REPEAT);
+    let sample = |_| Sample { bare: bare(front, &frame), ns: runner.run(&frame, REPEAT).ns };
+    let samples: Vec<_> = (0..rounds).map(sample).collect();
+    Row::new("limiterd", name, Family::V4, goal, &samples)
 }
 
 /// Sources that change with each packet.
