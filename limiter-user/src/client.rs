@@ -281,9 +281,13 @@ impl Client {
 
     fn refusal(&self, body: &Bytes) -> Error {
         let text = String::from_utf8_lossy(body);
-        let plain = || {
-            let socket = self.socket.display();
-            Error::failed(format!("the daemon at {socket} refuses: {text}"))
+        let plain = || match &*text {
+            // As a request ends that takes too long.
+            "" => self.unreachable("gave up on the request").hint("try it once more"),
+            text => {
+                let socket = self.socket.display();
+                Error::failed(format!("the daemon at {socket} refuses: {text}"))
+            }
         };
         serde_json::from_slice::<Failure>(body).map_or_else(|_| plain(), Error::from)
     }

@@ -152,9 +152,9 @@ pub const fn nobody(like: IpAddr) -> IpAddr {
     }
 }
 
-/// The packet that opens a TCP connection from an address to a port of this
-/// host, and one of those that follow.
-pub(crate) fn session(source: IpAddr, port: u16, destination: IpAddr) -> [Vec<u8>; 2] {
+/// The packet that opens a TCP connection from an address to a port of another
+/// of the same family, and one of those that follow.
+pub(crate) fn session(source: IpAddr, destination: IpAddr, port: u16) -> [Vec<u8>; 2] {
     [true, false].map(|syn| {
         let transport = Transport::Tcp { syn };
         let length = if syn { 74 } else { 120 };

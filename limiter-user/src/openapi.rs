@@ -50,7 +50,8 @@ pub fn document() -> Value {
             "version": env!("CARGO_PKG_VERSION"),
             "description": "HTTP/1.1 on Unix sockets. A call that could lock its user out is \
                             refused if the header limiterd-caller says where he is connected \
-                            from: an address, a space, the port of this host.",
+                            from: his address, the address and the port of this host, with \
+                            spaces between.",
         },
         "paths": paths,
         "components": { "schemas": schemas.take_definitions(true) },

@@ -217,6 +217,15 @@ fn management_and_callers_are_not_locked_out() {
         ("[[policy]]\nname = \"a\"\nrate = \"1/m\"\nburst = 5\n", 8),
         ("[[policy]]\nname = \"a\"\nrate = \"100/s\"\n", 0),
         ("[[policy]]\nname = \"a\"\nrate = \"1/m\"\nmode = \"observe\"\n", 0),
+        (
+            "[[policy]]\nname = \"a\"\nmatch = { destinations = \"198.18.0.1\" }\nrate = \"1/m\"\n",
+            8,
+        ),
+        ("[[policy]]\nname = \"a\"\nmatch = { interfaces = \"eth0\" }\nrate = \"1/m\"\n", 8),
+        (
+            "[[policy]]\nname = \"a\"\nmatch = { destinations = \"198.18.0.9\" }\nrate = \"1/m\"\n",
+            0,
+        ),
         ("[[deny]]\nprefix = \"198.18.0.0/24\"\n", 8),
         ("[[deny]]\nprefix = \"0.0.0.0/0\"\n", 8),
         ("[[allow]]\nprefix = \"198.18.0.2\"\n[[deny]]\nprefix = \"198.18.0.0/24\"\n", 0),

@@ -245,6 +245,28 @@ fn a_save_keeps_the_comments() {
     assert_eq!(daemon.limits().policies[0].source.rate_per_second, Some(7.0));
 }
 
+/// Whether the protection outlives the daemon is the configuration's to say.
+#[test]
+fn what_happens_at_a_stop_is_configured() {
+    let net = Net::new();
+    let shut = "[[policy]]\nname = \"all\"\nrate = \"1/day\"\nburst = 1\nstrict = true\n";
+    for (stop, is_kept) in
+        [("", true), ("on_stop = \"keep\"", true), ("on_stop = \"detach\"", false)]
+    {
+        let daemon = start(&net, &format!("[daemon]\n{stop}\n\n{shut}"));
+        let _ = (lives(&net), lives(&net));
+        assert!(!lives(&net));
+        let output = daemon.stop();
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert_eq!(!lives(&net), is_kept, "{stop}");
+    }
+    let daemon = start(&net, shut);
+    let _ = daemon.kill();
+    let mut detach = net.server.command(limiter_tests::host::binary("limiterd"));
+    assert!(detach.arg("--detach").output().expect("limiterd").status.success());
+    assert!(lives(&net));
+}
+
 /// A policy keeps its bucket and its counters by its name, wherever it stands
 /// and whatever comes and goes around it.
 #[test]

@@ -20,13 +20,15 @@ use crate::{
 pub struct Caller {
     /// Where he comes from.
     pub address: IpAddr,
-    /// The port of this host that he is connected to.
+    /// The address of this host that he is connected to, of the same family.
+    pub server: IpAddr,
+    /// And the port.
     pub port: u16,
 }
 
 impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.address, self.port)
+        write!(f, "{} {} {}", self.address, self.server, self.port)
     }
 }
 
@@ -34,12 +36,17 @@ impl FromStr for Caller {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let caller = text.split_once(' ').and_then(|(address, port)| {
-            Some(Self { address: address.parse().ok()?, port: port.parse().ok()? })
+        let mut words = text.split(' ');
+        let mut address = || words.next()?.parse::<IpAddr>().ok().map(|it| it.to_canonical());
+        let addresses = address().zip(address());
+        let port = words.next().and_then(|port| port.parse().ok());
+        let caller = addresses.zip(port).filter(|((address, server), _)| {
+            address.is_ipv4() == server.is_ipv4() && words.next().is_none()
         });
+        let caller = caller.map(|((address, server), port)| Self { address, server, port });
         caller.ok_or_else(|| {
-            Error::new(Kind::Invalid, format!("'{text}' is no address and port of a caller"))
-                .hint("write them with a space between, such as 192.0.2.7 22")
+            Error::new(Kind::Invalid, format!("'{text}' is no connection of a caller"))
+                .hint("write his address, this host's and its port, such as 192.0.2.7 192.0.2.1 22")
         })
     }
 }
@@ -76,7 +83,12 @@ impl Service {
                 Some(reason) => return Err(locked_out(whose, session, reason.name())),
                 None => {}
             }
-            if let Some((reason, row)) = first_drop(compiled, self.plane.sizing().cpus, session) {
+            if let Some((reason, row)) = first_drop(
+                compiled,
+                self.plane.sizing().cpus,
+                session,
+                self.interface_of(session.server),
+            ) {
                 let mut numbers = self.numbers.clone();
                 let _ = numbers.assign(policies.names());
                 let policy = policies.names().find(|name| numbers.row(name) == Some(row));
@@ -99,7 +111,8 @@ impl Service {
             if prefix.length() == 0 {
                 return Err(guarded(format!("{prefix} would ban everybody")));
             }
-            if let Some(address) = own.iter().find(|address| prefix.contains_address(**address)) {
+            let hit = own.iter().find(|(_, address)| prefix.contains_address(*address));
+            if let Some((_, address)) = hit {
                 return Err(guarded(format!("{prefix} holds {address}, an address of this host")));
             }
             if let Some(caller) = caller
@@ -151,10 +164,29 @@ impl Service {
         management: &[Prefix],
         caller: Option<Caller>,
     ) -> Vec<(Caller, &'static str)> {
-        let of_prefix = |prefix: &Prefix| Caller { address: first_host(*prefix), port: SSH };
+        let own = own_addresses();
+        let of_prefix = |prefix: &Prefix| {
+            let address = first_host(*prefix);
+            let like = |(_, own): &&(String, IpAddr)| {
+                own.is_ipv4() == address.is_ipv4() && !own.is_loopback()
+            };
+            let server = own.iter().find(like).map_or(frames::nobody(address), |(_, own)| *own);
+            Caller { address, server, port: SSH }
+        };
         let caller = caller.map(|caller| (caller, "your own connection"));
         let management = management.iter().map(|it| (of_prefix(it), "a management prefix"));
         caller.into_iter().chain(management).collect()
+    }
+}
+
+impl Service {
+    /// Number of the interface that has an address of this host; the first, if
+    /// it is none of those that are protected.
+    fn interface_of(&self, address: IpAddr) -> u32 {
+        let own = own_addresses();
+        let name = own.iter().find(|(_, own)| *own == address).map(|(name, _)| name.as_str());
+        let at = self.plane.names().position(|interface| Some(interface) == name);
+        at.and_then(|at| u32::try_from(at).ok()).unwrap_or_default()
     }
 }
 
@@ -181,12 +213,17 @@ impl limiter_common::bucket::Clock for BootClock {
 
 /// The first packet of a session that these rules would drop, by its reason and
 /// the row of its policy.
-fn first_drop(compiled: &Compiled, cpus: u32, session: Caller) -> Option<(Reason, u32)> {
+fn first_drop(
+    compiled: &Compiled,
+    cpus: u32,
+    session: Caller,
+    interface: u32,
+) -> Option<(Reason, u32)> {
     const ROOM: usize = 1024;
     // The lists were asked already.
-    let machine = Machine::new(cpus, ROOM, compiled.clone());
-    let [opening, going_on] =
-        frames::session(session.address, session.port, frames::nobody(session.address));
+    let mut machine = Machine::new(cpus, ROOM, compiled.clone());
+    machine.set_interface(interface);
+    let [opening, going_on] = frames::session(session.address, session.server, session.port);
     let burst = (0..SESSION_BURST).map(|_| (0, &going_on));
     let later =
         (1..=SESSION_RATE * SESSION_SECONDS).map(|n| (n * SECOND_NS / SESSION_RATE, &going_on));
@@ -208,10 +245,11 @@ fn first_host(prefix: Prefix) -> IpAddr {
     }
 }
 
-/// Addresses of this host; none if the kernel does not say.
-fn own_addresses() -> Vec<IpAddr> {
+/// Addresses of this host, each with its interface; none if the kernel does not
+/// say.
+fn own_addresses() -> Vec<(String, IpAddr)> {
     let interfaces = if_addrs::get_if_addrs().unwrap_or_default();
-    interfaces.into_iter().map(|interface| interface.ip()).collect()
+    interfaces.into_iter().map(|interface| (interface.name.clone(), interface.ip())).collect()
 }
 
 fn locked_out(whose: &str, session: Caller, why: &str) -> Error {

@@ -35,12 +35,12 @@ pub(crate) fn find() -> Option<Caller> {
 /// Client address, client port, server address, server port (ssh(1)).
 fn parse(connection: &str) -> Option<Caller> {
     let words: Vec<_> = connection.split(' ').collect();
-    let [address, _, _, port] = words[..] else {
+    let [address, _, server, port] = words[..] else {
         return None;
     };
     // The address of a link may name its interface.
-    let address = address.split('%').next()?;
-    Some(Caller { address: address.parse().ok()?, port: port.parse().ok()? })
+    let [address, server] = [address, server].map(|text| text.split('%').next());
+    format!("{} {} {port}", address?, server?).parse().ok()
 }
 
 fn parent_of(pid: u32) -> Option<u32> {
@@ -55,11 +55,14 @@ mod tests {
 
     #[test]
     fn connections_as_ssh_states_them() {
-        let caller = parse("198.51.100.7 51234 192.0.2.1 22").unwrap();
-        assert_eq!((caller.address.to_string().as_str(), caller.port), ("198.51.100.7", 22));
-        let caller = parse("fe80::1%eth0 51234 fe80::2%eth0 2222").unwrap();
-        assert_eq!((caller.address.to_string().as_str(), caller.port), ("fe80::1", 2222));
-        for text in ["", "198.51.100.7", "a b c d", "198.51.100.7 1 2 3 4"] {
+        for (text, caller) in [
+            ("198.51.100.7 51234 192.0.2.1 22", "198.51.100.7 192.0.2.1 22"),
+            ("fe80::1%eth0 51234 fe80::2%eth0 2222", "fe80::1 fe80::2 2222"),
+            ("::ffff:198.51.100.7 51234 ::ffff:192.0.2.1 22", "198.51.100.7 192.0.2.1 22"),
+        ] {
+            assert_eq!(parse(text).map(|it| it.to_string()).as_deref(), Some(caller));
+        }
+        for text in ["", "198.51.100.7", "a b c d", "198.51.100.7 1 2 3 4", "::1 5 192.0.2.1 22"] {
             assert_eq!(parse(text), None, "{text}");
         }
     }
