@@ -210,7 +210,8 @@ fn withstand(mode: &str, six: bool, (policy, rate): (&str, u64), flood: Flood) {
 #[test]
 fn udp_floods_are_cut_to_their_rate() {
     for mode in ["native", "generic"] {
-        withstand(mode, false, ("udp", 2_000), udp_flood);
+        // Far below the pace that hping3 keeps on a slow machine.
+        withstand(mode, false, ("udp", 1_000), udp_flood);
         withstand(mode, false, ("udp", 2_000), udp_flood_iperf);
         withstand(mode, true, ("udp", 2_000), udp_flood_iperf6);
     }
@@ -219,7 +220,7 @@ fn udp_floods_are_cut_to_their_rate() {
 #[test]
 fn syn_floods_are_cut_to_their_rate() {
     for mode in ["native", "generic"] {
-        withstand(mode, false, ("tcp-syn", 2_000), syn_flood);
+        withstand(mode, false, ("tcp-syn", 1_000), syn_flood);
         withstand(mode, true, ("tcp-syn", 2_000), syn_flood6);
     }
 }
