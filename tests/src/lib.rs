@@ -7,6 +7,7 @@ pub mod goodput;
 pub mod host;
 pub mod mutate;
 pub mod net;
+pub mod network;
 pub mod peers;
 pub mod program;
 pub mod replay;

@@ -18,7 +18,7 @@ use limiter_common::{
 };
 use limiter_user::{
     compiled::Compiled,
-    plane::{Count, Fixed, Options, Plane},
+    plane::{Count, Fixed, Instance, Options, Plane},
     sizing::{Sizing, Wish},
 };
 
@@ -31,6 +31,8 @@ const XDP_PASS: u32 = 2;
 /// A loaded program with its maps.
 pub struct Program {
     plane: Plane,
+    /// Number of the interface whose program it is.
+    interface: u32,
     policies: u32,
     runner: Runner,
 }
@@ -87,10 +89,11 @@ pub fn cpus() -> u32 {
     u32::try_from(aya::util::nr_cpus().expect("possible CPUs")).expect("at most 2^32")
 }
 
-/// Opens the program of a plane once more, by way of a pin.
-fn open(plane: &mut Plane) -> Runner {
+/// Opens the program of an interface once more, by way of a pin.
+fn open(plane: &mut Plane, interface: u32) -> Runner {
     let path = PathBuf::from(BPF_FS).join("test-program");
-    let program = plane.instances()[0].program().unwrap_or_else(|error| panic!("{error}"));
+    let program =
+        plane.instances()[interface as usize].program().unwrap_or_else(|error| panic!("{error}"));
     program.pin(&path).expect("pinning");
     let program = Xdp::from_pin(&path, XdpAttachType::Interface).expect("opening the pin");
     std::fs::remove_file(&path).expect("removing the pin");
@@ -105,35 +108,42 @@ impl Program {
     /// If the kernel refuses.
     #[must_use]
     pub fn load(rules: impl Into<Compiled>, policies: u32, max_sources: u32) -> Self {
-        Self::load_fixed(rules, policies, max_sources, None)
+        Self::load_on(0, rules, policies, max_sources, None)
     }
 
-    /// The same with this seed, and with the time that tests set.
+    /// The same for the interface of this number, and with what tests fix.
     ///
     /// # Panics
     /// If the kernel refuses.
     #[must_use]
-    pub fn load_fixed(
+    pub fn load_on(
+        interface: u32,
         rules: impl Into<Compiled>,
         policies: u32,
         max_sources: u32,
         fixed: Option<Fixed>,
     ) -> Self {
+        let loads = interface + 1;
         let options = Options {
             pin_dir: PathBuf::from(BPF_FS).join("limiterd"),
-            interfaces: vec!["test".into()],
-            sizing: Sizing::new(cpus(), 1, Wish::Sources(max_sources)).expect("in range"),
+            interfaces: (0..loads).map(|number| format!("test{number}")).collect(),
+            sizing: Sizing::new(cpus(), loads, Wish::Sources(max_sources)).expect("in range"),
             fixed,
         };
         let mut plane =
             Plane::load(&options, &rules.into()).unwrap_or_else(|error| panic!("{error}"));
-        let runner = open(&mut plane);
-        Self { plane, policies, runner }
+        let runner = open(&mut plane, interface);
+        Self { plane, interface, policies, runner }
     }
 
     /// The plane behind it.
     pub fn plane(&mut self) -> &mut Plane {
         &mut self.plane
+    }
+
+    /// The program with its maps.
+    pub fn instance(&mut self) -> &mut Instance {
+        &mut self.plane.instances()[self.interface as usize]
     }
 
     /// Runs the program `repeat` times on the calling thread's CPU.
@@ -151,7 +161,7 @@ impl Program {
     /// If the kernel refuses.
     #[must_use]
     pub fn runner(&mut self) -> Runner {
-        open(&mut self.plane)
+        open(&mut self.plane, self.interface)
     }
 
     /// What is counted now, rows without packets left out.
@@ -160,7 +170,9 @@ impl Program {
     /// If the kernel refuses a map access.
     #[must_use]
     pub fn counts(&self) -> Vec<Count> {
-        self.plane.counts(0, 0..self.policies).unwrap_or_else(|error| panic!("{error}"))
+        self.plane
+            .counts(self.interface as usize, 0..self.policies)
+            .unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Packets counted under a reason with a verdict, over all policies.
@@ -218,7 +230,7 @@ impl Program {
     /// # Panics
     /// If the kernel refuses a map access.
     pub fn keys(&mut self) -> (Vec<Key4>, Vec<Key6>) {
-        let ebpf = &self.plane.instances()[0].ebpf;
+        let ebpf = &self.instance().ebpf;
         let four: PerCpuHashMap<&MapData, Key4, Bucket> =
             ebpf.map("SOURCES4").expect("the map").try_into().expect("its type");
         let six: PerCpuHashMap<&MapData, Key6, Bucket> =
@@ -247,7 +259,7 @@ impl Program {
     }
 
     fn words<K: aya::Pod>(&mut self, map: &str, keys: impl Iterator<Item = K>) -> Vec<u64> {
-        let ebpf = &self.plane.instances()[0].ebpf;
+        let ebpf = &self.instance().ebpf;
         let map: PerCpuHashMap<&MapData, K, Bucket> =
             ebpf.map(map).expect("the map").try_into().expect("its type");
         let word = |key| {
@@ -269,7 +281,7 @@ impl Program {
     }
 
     fn remove<K: aya::Pod>(&mut self, map: &str, keys: &[K]) {
-        let ebpf = &mut self.plane.instances()[0].ebpf;
+        let ebpf = &mut self.instance().ebpf;
         let mut map: PerCpuHashMap<&mut MapData, K, Bucket> =
             ebpf.map_mut(map).expect("the map").try_into().expect("its type");
         for key in keys {

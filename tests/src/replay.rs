@@ -55,10 +55,26 @@ impl Replay {
     /// If the kernel refuses.
     #[must_use]
     pub fn load(rules: impl Into<Compiled>, policies: u32, max_sources: u32, seed: Seed) -> Self {
-        let mut program = Program::load_fixed(rules, policies, max_sources, Some(Fixed { seed }));
+        Self::load_on(0, rules, policies, max_sources, seed)
+    }
+
+    /// The same for the interface of this number.
+    ///
+    /// # Panics
+    /// If the kernel refuses.
+    #[must_use]
+    pub fn load_on(
+        interface: u32,
+        rules: impl Into<Compiled>,
+        policies: u32,
+        max_sources: u32,
+        seed: Seed,
+    ) -> Self {
+        let fixed = Some(Fixed { seed });
+        let mut program = Program::load_on(interface, rules, policies, max_sources, fixed);
         // Both objects set and read one clock.
         let clock = Path::new(BPF_FS).join("test-clock");
-        let ebpf = &program.plane().instances()[0].ebpf;
+        let ebpf = &program.instance().ebpf;
         ebpf.map("CLOCK").expect("a map").pin(&clock).expect("pinning");
         let object = object::BENCH.expect("a build with a BPF compiler: cargo xtask build");
         let mut loader = EbpfLoader::new();

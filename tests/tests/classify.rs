@@ -1,22 +1,19 @@
 //! Which policy a packet meets: the compiled tables, in memory and in the
 //! kernel, against a slow and obvious reading of the policies.
 
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    ops::RangeInclusive,
-};
+use std::{collections::BTreeMap, net::IpAddr, ops::RangeInclusive};
 
 use fastrand::Rng;
 use limiter_common::{
     level::{MAX_POLICIES, Number},
     parse::Kind,
     policy::{Mode, Policy, Ruleset},
-    stats::NO_POLICY,
+    stats::{Counter, NO_POLICY},
     verdict::Reason,
 };
 use limiter_tests::{
     cases::wide_gate,
+    network::{Network, overlapping},
     program::cpus,
     replay::{MOST, Packet, Replay},
     sandbox,
@@ -25,11 +22,9 @@ use limiter_tests::{
 use limiter_user::{
     compiled::{Compiled, Conditions},
     machine::Machine,
-    prefix::Prefix,
 };
 
 const ROOM: u32 = 16_384;
-/// The loaded program has one interface; in memory there are more.
 const INTERFACES: u32 = 3;
 const AXES: [&str; 7] = ["kind", "protocol", "port", "vlan", "interface", "source", "destination"];
 
@@ -38,18 +33,26 @@ const AXES: [&str; 7] = ["kind", "protocol", "port", "vlan", "interface", "sourc
 fn extent() -> (usize, usize, usize) {
     let is_set = |name| std::env::var_os(name).is_some();
     match (is_set("LIMITER_LONG"), is_set("LIMITER_QUICK")) {
-        (true, _) => (1_000_000, 1_000_000, MOST),
-        (_, true) => (20_000, 8 * MOST, MOST),
-        _ => (200_000, 48 * MOST, MOST),
+        (true, _) => (1_000_000, 1_000_000, MOST / 2),
+        (_, true) => (20_000, 8 * MOST, MOST / 2),
+        _ => (200_000, 48 * MOST, MOST / 2),
     }
 }
 
 /// What a packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
-    Tcp { syn: bool, port: u16 },
+    Tcp { flags: u8, port: u16 },
     Udp { port: u16 },
     Other(u8),
+}
+
+/// Which part of a packet it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Whole,
+    First,
+    Later,
 }
 
 /// A packet as whoever sends it sees it.
@@ -58,17 +61,34 @@ struct Sent {
     source: IpAddr,
     destination: IpAddr,
     load: Load,
-    /// Outermost first, with their priority bits.
-    tags: Vec<u16>,
-    /// A fragment after the first.
-    is_fragment: bool,
-    /// IPv4 options or an IPv6 extension header.
-    is_extended: bool,
+    part: Part,
+    /// Outermost first: type, and number with the four bits before it.
+    tags: Vec<(u16, u16)>,
+    /// IPv6 extension headers, or so many words of IPv4 options.
+    extensions: Vec<u8>,
+    /// Least length of the frame.
+    padded: usize,
     interface: u32,
+}
+
+/// A policy: what it asks, and the prefixes that this was made from.
+#[derive(Debug)]
+struct Asked {
+    conditions: Conditions,
+    sources: Vec<Network>,
+    destinations: Vec<Network>,
 }
 
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
+const DESTINATION_OPTIONS: u8 = 60;
+/// Hop-by-hop, routing, authentication, destination options.
+const EXTENSIONS: [u8; 4] = [0, 43, 51, DESTINATION_OPTIONS];
+const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
+/// Flags of TCP that open a connection: SYN; with ECE and CWR; with FIN.
+const OPENING: [u8; 3] = [0x02, 0xc2, 0x03];
+/// ACK; SYN and ACK; RST; none; all.
+const NOT_OPENING: [u8; 5] = [0x10, 0x12, 0x04, 0x00, 0xff];
 
 impl Sent {
     fn protocol(&self) -> u8 {
@@ -81,9 +101,9 @@ impl Sent {
 
     fn kind(&self) -> Kind {
         match self.load {
-            _ if self.is_fragment => Kind::Fragment,
-            Load::Tcp { syn: true, .. } => Kind::TcpSyn,
-            Load::Tcp { syn: false, .. } => Kind::Tcp,
+            _ if self.part == Part::Later => Kind::Fragment,
+            Load::Tcp { flags, .. } if OPENING.contains(&flags) => Kind::TcpSyn,
+            Load::Tcp { .. } => Kind::Tcp,
             Load::Udp { .. } => Kind::Udp,
             Load::Other(ICMP) => Kind::Icmp,
             Load::Other(ICMPV6) if self.destination.is_ipv6() => Kind::Icmpv6,
@@ -93,83 +113,69 @@ impl Sent {
 
     fn port(&self) -> Option<u16> {
         match self.load {
-            Load::Tcp { port, .. } | Load::Udp { port } if !self.is_fragment => Some(port),
+            Load::Tcp { port, .. } | Load::Udp { port } if self.part != Part::Later => Some(port),
             _ => None,
         }
     }
 
     fn vlan(&self) -> u16 {
-        self.tags.first().map_or(0, |tag| tag & 0x0fff)
+        self.tags.first().map_or(0, |(_, tag)| tag & 0x0fff)
     }
 
     fn bytes(&self) -> Vec<u8> {
         let body = match self.load {
             // A later fragment holds anything.
-            _ if self.is_fragment => vec![0xff; 24],
-            Load::Tcp { syn, port } => Tcp::new(4000, port).flags(if syn { 2 } else { 16 }).build(),
+            _ if self.part == Part::Later => vec![0xff; 24],
+            Load::Tcp { flags, port } => Tcp::new(4000, port).flags(flags).build(),
             Load::Udp { port } => Udp::new(4000, port).payload(18),
             Load::Other(_) => vec![0; 24],
         };
         let (source, destination) = (self.source.to_string(), self.destination.to_string());
-        let protocol = self.protocol();
         let frame = if self.destination.is_ipv4() {
-            let mut packet = Ipv4::new(&source, &destination);
-            if self.is_extended {
-                packet = packet.options(8);
-            }
-            if self.is_fragment {
-                packet = packet.fragment(64, false);
-            }
-            packet.next(protocol, &body)
+            let packet = Ipv4::new(&source, &destination).options(4 * self.extensions.len());
+            let packet = match self.part {
+                Part::Whole => packet.dont_fragment(),
+                Part::First => packet.fragment(0, true),
+                Part::Later => packet.fragment(64, false),
+            };
+            packet.next(self.protocol(), &body)
         } else {
-            const DESTINATION_OPTIONS: u8 = 60;
-            let mut packet = Ipv6::new(&source, &destination);
-            if self.is_extended {
-                packet = packet.extension(DESTINATION_OPTIONS, 1);
-            }
-            if self.is_fragment {
-                packet = packet.fragment(64, false);
-            }
-            packet.next(protocol, &body)
+            let packet = Ipv6::new(&source, &destination);
+            let extended = |packet: Ipv6, kind: &u8| packet.extension(*kind, 2);
+            let packet = self.extensions.iter().fold(packet, extended);
+            let packet = match self.part {
+                Part::Whole => packet,
+                Part::First => packet.fragment(0, true).extension(DESTINATION_OPTIONS, 0),
+                Part::Later => packet.fragment(64, false),
+            };
+            packet.next(self.protocol(), &body)
         };
         // The innermost first.
-        self.tags.iter().rev().fold(frame, |frame, tag| frame.tag(0x8100, *tag)).build()
+        let tags = self.tags.iter().rev();
+        tags.fold(frame, |frame, (kind, tag)| frame.tag(*kind, *tag)).pad(self.padded).build()
     }
 }
 
 /// Whether a packet satisfies an axis of a policy.
-fn satisfies(sent: &Sent, asked: &Conditions, axis: &str) -> bool {
+fn satisfies(sent: &Sent, policy: &Asked, axis: &str) -> bool {
     fn any<T>(list: &[T], is_it: impl FnMut(&T) -> bool) -> bool {
         list.is_empty() || list.iter().any(is_it)
     }
+    let asked = &policy.conditions;
     match axis {
         "kind" => any(&asked.kinds, |kind| *kind == sent.kind()),
         "protocol" => any(&asked.protocols, |protocol| *protocol == sent.protocol()),
         "port" => any(&asked.ports, |range| sent.port().is_some_and(|port| range.contains(&port))),
         "vlan" => any(&asked.vlans, |range| range.contains(&sent.vlan())),
         "interface" => any(&asked.interfaces, |interface| *interface == sent.interface),
-        "source" => any(&asked.sources, |prefix| inside(sent.source, *prefix)),
-        "destination" => any(&asked.destinations, |prefix| inside(sent.destination, *prefix)),
+        "source" => any(&policy.sources, |network| network.contains(sent.source)),
+        "destination" => any(&policy.destinations, |network| network.contains(sent.destination)),
         _ => panic!("no axis {axis}"),
     }
 }
 
-/// Bit by bit.
-fn inside(address: IpAddr, prefix: Prefix) -> bool {
-    let bits = |address: IpAddr| -> Vec<bool> {
-        let bytes = match address.to_canonical() {
-            IpAddr::V4(address) => address.octets().to_vec(),
-            IpAddr::V6(address) => address.octets().to_vec(),
-        };
-        bytes.iter().flat_map(|byte| (0..8).rev().map(move |bit| byte >> bit & 1 == 1)).collect()
-    };
-    let (address, network) = (bits(address), bits(prefix.address()));
-    let length = usize::from(prefix.length());
-    address.len() == network.len() && address[..length] == network[..length]
-}
-
 /// The first policy that a packet satisfies, on all axes but one.
-fn first(sent: &Sent, policies: &[Conditions], but: Option<&str>) -> Option<u32> {
+fn first(sent: &Sent, policies: &[Asked], but: Option<&str>) -> Option<u32> {
     let axes = || AXES.into_iter().filter(|axis| Some(*axis) != but);
     let found = policies.iter().position(|asked| axes().all(|axis| satisfies(sent, asked, axis)));
     found.map(|place| u32::try_from(place).expect("few"))
@@ -177,9 +183,11 @@ fn first(sent: &Sent, policies: &[Conditions], but: Option<&str>) -> Option<u32>
 
 /// Numbers near which everything happens.
 struct World {
-    addresses: Vec<IpAddr>,
+    networks: Vec<Network>,
     ports: Vec<u16>,
     vlans: Vec<u16>,
+    /// Axes that a policy uses at the most; the more, the fewer packets match.
+    axes: u8,
 }
 
 fn some<T: Clone>(rng: &mut Rng, list: &[T]) -> T {
@@ -188,30 +196,11 @@ fn some<T: Clone>(rng: &mut Rng, list: &[T]) -> T {
 
 impl World {
     fn new(rng: &mut Rng) -> Self {
-        let base4 = rng.u32(..);
-        let base6 = u128::from(rng.u64(..)) << 64 | u128::from(rng.u64(..));
-        let addresses = (0..24).flat_map(|_| {
-            let four = base4 ^ (rng.u32(..) >> rng.u32(..32));
-            let six = base6 ^ ((u128::from(rng.u64(..)) << 64) >> rng.u32(..128));
-            let mapped = Ipv4Addr::from(four).to_ipv6_mapped();
-            [IpAddr::V4(four.into()), IpAddr::V6(six.into()), IpAddr::V6(mapped)]
-        });
-        let addresses = addresses.collect();
         let ports = [0, 1, 53, 1024, 32_768, 65_535].into_iter().chain((0..6).map(|_| rng.u16(..)));
         let ports = ports.collect();
         let vlans = [0, 1, 7, 100, 4094].into_iter().chain((0..3).map(|_| rng.u16(..4095)));
-        Self { addresses, ports, vlans: vlans.collect() }
-    }
-
-    fn prefix(&self, rng: &mut Rng) -> Prefix {
-        let address = some(rng, &self.addresses);
-        let longest = if address.is_ipv4() { 32 } else { 128 };
-        let length = match rng.u8(..8) {
-            0 => 0,
-            1 => longest,
-            _ => rng.u8(..=longest),
-        };
-        Prefix::new(address, length)
+        let vlans = vlans.collect();
+        Self { networks: overlapping(rng, 30), ports, vlans, axes: rng.u8(1..=5) }
     }
 
     fn range(rng: &mut Rng, among: &[u16], most: u16) -> RangeInclusive<u16> {
@@ -223,10 +212,10 @@ impl World {
         }
     }
 
-    fn conditions(&self, rng: &mut Rng) -> Conditions {
+    fn policy(&self, rng: &mut Rng) -> Asked {
         let mut asked = Conditions::default();
-        // One or two axes for most: else nothing would match.
-        for _ in 0..rng.u8(1..=3) {
+        let (mut sources, mut destinations) = (Vec::new(), Vec::new());
+        for _ in 0..rng.u8(1..=self.axes) {
             let count = rng.usize(1..=3);
             match rng.u8(..7) {
                 0 => asked.kinds = (0..count).map(|_| some(rng, &Kind::ALL)).collect(),
@@ -240,73 +229,81 @@ impl World {
                     asked.vlans = (0..count).map(range).collect();
                 }
                 4 => asked.interfaces = vec![rng.u32(..INTERFACES)],
-                5 => asked.sources = (0..count).map(|_| self.prefix(rng)).collect(),
-                _ => asked.destinations = (0..count).map(|_| self.prefix(rng)).collect(),
+                5 => sources = (0..count).map(|_| some(rng, &self.networks)).collect(),
+                _ => destinations = (0..count).map(|_| some(rng, &self.networks)).collect(),
             }
         }
-        asked
+        let mut prefixes = |networks: &[Network]| {
+            networks.iter().map(|network| network.prefix(rng.bool())).collect()
+        };
+        asked.sources = prefixes(&sources);
+        asked.destinations = prefixes(&destinations);
+        Asked { conditions: asked, sources, destinations }
     }
 
-    fn packet(&self, rng: &mut Rng, interfaces: u32) -> Sent {
-        let near = |rng: &mut Rng, six: bool| -> IpAddr {
-            loop {
-                let flip = rng.u32(..128);
-                match some(rng, &self.addresses) {
-                    IpAddr::V4(address) if !six => {
-                        let flipped = u32::from(address) ^ (1u32.checked_shl(flip).unwrap_or(0));
-                        return Ipv4Addr::from(flipped).into();
-                    }
-                    IpAddr::V6(address) if six => {
-                        let keep = rng.bool();
-                        let flipped = u128::from(address) ^ if keep { 0 } else { 1 << flip };
-                        return Ipv6Addr::from(flipped).into();
-                    }
-                    _ => {}
-                }
+    /// An address in or next to one of the networks, as it stands in a packet
+    /// of either version.
+    fn address(&self, rng: &mut Rng, ipv6: bool) -> IpAddr {
+        loop {
+            match (some(rng, &self.networks).near(rng), ipv6) {
+                (IpAddr::V4(address), true) => return address.to_ipv6_mapped().into(),
+                (IpAddr::V6(_), false) => {}
+                (address, _) => return address,
             }
-        };
-        let six = rng.bool();
+        }
+    }
+
+    fn packet(&self, rng: &mut Rng, interface: u32) -> Sent {
+        let ipv6 = rng.bool();
         let port = match rng.u8(..3) {
             0 => some(rng, &self.ports),
             1 => some(rng, &self.ports).wrapping_add(1),
             _ => some(rng, &self.ports).wrapping_sub(1),
         };
+        let part = match rng.u8(..6) {
+            0 => Part::First,
+            1 => Part::Later,
+            _ => Part::Whole,
+        };
         let load = match rng.u8(..4) {
-            0 => Load::Tcp { syn: rng.bool(), port },
+            0 if rng.bool() => Load::Tcp { flags: some(rng, &OPENING), port },
+            0 => Load::Tcp { flags: some(rng, &NOT_OPENING), port },
             1 => Load::Udp { port },
             _ => Load::Other(loop {
                 let number = protocol(rng);
-                if !matches!(number, 6 | 17) {
+                // Elsewhere in IPv6 it is no load, but leads to one.
+                let is_load = number != DESTINATION_OPTIONS || !ipv6 || part == Part::Later;
+                if is_load && !matches!(number, 6 | 17) {
                     break number;
                 }
             }),
         };
-        let tags = (0..rng.usize(..=2)).map(|_| rng.u16(..8) << 13 | some(rng, &self.vlans));
-        let tags = tags.collect();
+        let tag = |rng: &mut Rng| (some(rng, &TAGS), rng.u16(..16) << 12 | some(rng, &self.vlans));
         Sent {
-            source: near(rng, six),
-            destination: near(rng, six),
+            source: self.address(rng, ipv6),
+            destination: self.address(rng, ipv6),
             load,
-            tags,
-            is_fragment: rng.u8(..6) == 0,
-            is_extended: rng.u8(..4) == 0,
-            interface: rng.u32(..interfaces),
+            part,
+            tags: (0..rng.usize(..=2)).map(|_| tag(rng)).collect(),
+            extensions: (0..rng.usize(..4)).map(|_| some(rng, &EXTENSIONS)).collect(),
+            padded: rng.usize(..300),
+            interface,
         }
     }
 }
 
-/// Protocols that are no extension headers.
 fn protocol(rng: &mut Rng) -> u8 {
-    some(rng, &[1, 6, 17, 47, 50, 58, 132, 253, 255])
+    some(rng, &[ICMP, 6, 17, 47, 50, ICMPV6, DESTINATION_OPTIONS, 132, 253, 255])
 }
 
 /// Policies that do nothing but be counted.
-fn compile(conditions: &[Conditions]) -> Compiled {
+fn compile(policies: &[Asked]) -> Compiled {
     let mut rules = Ruleset::new(false, wide_gate(cpus()));
     for place in 0..MAX_POLICIES {
         rules.set_policy(place, Policy::new(Mode::Off).numbered(Number::new(place, 0)));
     }
-    Compiled::new(rules, conditions)
+    let conditions: Vec<_> = policies.iter().map(|policy| policy.conditions.clone()).collect();
+    Compiled::new(rules, &conditions)
 }
 
 fn seed() -> u64 {
@@ -316,29 +313,42 @@ fn seed() -> u64 {
     seed
 }
 
-fn random_policies(rng: &mut Rng) -> (World, Vec<Conditions>) {
+fn random_policies(rng: &mut Rng) -> (World, Vec<Asked>) {
     let world = World::new(rng);
     let count = match rng.u8(..4) {
         0 => MAX_POLICIES,
         1 => rng.u32(1..4),
         _ => rng.u32(1..=MAX_POLICIES),
     };
-    let policies = (0..count).map(|_| world.conditions(rng)).collect();
+    let policies = (0..count).map(|_| world.policy(rng)).collect();
     (world, policies)
+}
+
+/// Packets that an axis decided about: without it, they would have met another
+/// policy.
+type Decided = BTreeMap<&'static str, u32>;
+
+fn count_axes(decided: &mut Decided, sent: &Sent, policies: &[Asked]) {
+    let expected = first(sent, policies, None);
+    for axis in AXES {
+        let decides = first(sent, policies, Some(axis)) != expected;
+        *decided.entry(axis).or_default() += u32::from(decides);
+    }
 }
 
 #[test]
 fn the_core_reads_policies_as_people_do() {
     let mut rng = Rng::with_seed(seed());
     let (packets, _, each) = extent();
-    let mut decided = BTreeMap::<_, u32>::new();
+    let mut decided = Decided::new();
     let mut places = BTreeMap::<_, u32>::new();
     let mut done = 0;
     while done < packets {
         let (world, policies) = random_policies(&mut rng);
         let mut machine = Machine::new(cpus(), 16, compile(&policies));
         for _ in 0..each {
-            let sent = world.packet(&mut rng, INTERFACES);
+            let interface = rng.u32(..INTERFACES);
+            let sent = world.packet(&mut rng, interface);
             machine.set_interface(sent.interface);
             let decision = machine.receive(0, 1_000_000_000, &sent.bytes());
             let expected = first(&sent, &policies, None);
@@ -351,17 +361,14 @@ fn the_core_reads_policies_as_people_do() {
             );
             *places.entry(decision.policy).or_default() += 1;
             if done % 8 == 0 {
-                for axis in AXES {
-                    let decides = first(&sent, &policies, Some(axis)) != expected;
-                    *decided.entry(axis).or_default() += u32::from(decides);
-                }
+                count_axes(&mut decided, &sent, &policies);
             }
             done += 1;
         }
     }
     println!("{done} packets; places {places:?}; decided by {decided:?}");
-    assert!(decided.values().all(|count| *count > 50), "{decided:?}");
-    assert!(places.len() > 25, "{places:?}");
+    assert!(decided.values().all(|count| *count > 100), "{decided:?}");
+    assert!(places.len() > 40, "{places:?}");
 }
 
 #[test]
@@ -371,30 +378,36 @@ fn the_program_reads_policies_as_people_do() {
     let mut rng = Rng::with_seed(seed());
     let (_, packets, each) = extent();
     let hashes = [rng.u64(..), rng.u64(..)];
-    let mut replay = Replay::load(compile(&[]), MAX_POLICIES, ROOM, hashes);
-    let mut expected = BTreeMap::<u32, u64>::new();
+    // Any but the first, whose number is what the program starts with.
+    let interface = rng.u32(1..INTERFACES);
+    let mut replay = Replay::load_on(interface, compile(&[]), MAX_POLICIES, ROOM, hashes);
+    let mut expected = BTreeMap::<u32, Counter>::new();
+    let mut decided = Decided::new();
     let mut done = 0;
     while done < packets {
         let (world, policies) = random_policies(&mut rng);
         replay.program.plane().set_rules(&compile(&policies)).expect("setting rules");
-        let batch: Vec<_> = (0..each.min(MOST)).map(|_| world.packet(&mut rng, 1)).collect();
-        for sent in &batch {
-            *expected.entry(first(sent, &policies, None).unwrap_or(NO_POLICY)).or_default() += 1;
+        let batch: Vec<_> = (0..each).map(|_| world.packet(&mut rng, interface)).collect();
+        let mut packets = Vec::new();
+        for (at, sent) in batch.iter().enumerate() {
+            let bytes = sent.bytes();
+            let place = first(sent, &policies, None).unwrap_or(NO_POLICY);
+            let counter = expected.entry(place).or_default();
+            counter.packets += 1;
+            // Lengths differ, so that two packets cannot change places unseen.
+            counter.bytes += bytes.len() as u64;
+            packets.push(Packet { now_ns: 1_000_000_000, bytes });
+            if at % 8 == 0 {
+                count_axes(&mut decided, sent, &policies);
+            }
         }
-        let packets: Vec<_> = batch
-            .iter()
-            .map(|sent| Packet { now_ns: 1_000_000_000, bytes: sent.bytes() })
-            .collect();
         replay.play(&packets);
         done += batch.len();
-        let found: BTreeMap<u32, u64> = replay
-            .program
-            .counts()
-            .into_iter()
-            .map(|count| (count.policy, count.counter.packets))
-            .collect();
+        let counts = replay.program.counts().into_iter();
+        let found: BTreeMap<_, _> = counts.map(|count| (count.policy, count.counter)).collect();
         assert_eq!(found, expected, "after {done} packets, of {policies:?}");
     }
-    println!("{done} packets: {expected:?}");
-    assert!(expected.len() > 15, "{expected:?}");
+    println!("{done} packets: {expected:?}; decided by {decided:?}");
+    assert!(expected.len() > 20, "{expected:?}");
+    assert!(decided.values().all(|count| *count > 50), "{decided:?}");
 }
