@@ -262,13 +262,14 @@ impl<T: Tables> Lists<T> {
                 break;
             }
         }
+        let result = result.and_then(|()| self.tables.set_contents(self.contents()));
         if result.is_err() {
             for (prefix, old) in before.into_iter().rev() {
                 // What cannot be undone now cannot be told twice.
                 let _ = self.put(prefix, old);
             }
         }
-        result.and_then(|()| self.tables.set_contents(self.contents()))
+        result
     }
 
     fn contents(&self) -> Contents {
