@@ -72,6 +72,13 @@ impl Net {
     pub fn handed_to_server(&self) -> u64 {
         self.bridge.packets("to-server").sent
     }
+
+    /// Frames that were lost on the way to it: a receiver that gets no
+    /// processor for some milliseconds has no room for more.
+    #[must_use]
+    pub fn lost_before_server(&self) -> u64 {
+        self.bridge.packets("to-server").unsent
+    }
 }
 
 impl Default for Net {

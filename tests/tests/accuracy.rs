@@ -42,9 +42,9 @@ fn share(level: Level, family: Family, per_second: u64, strict: bool) -> f64 {
         1 => Rate::packets(per_second, SECOND_NS),
         _ => Rate::bytes(per_second, SECOND_NS),
     };
-    // A tenth of a second, so that the kernel's pauses between two runs of a
-    // program lose no tokens.
-    let burst = u32::try_from(per_second / 10).expect("a burst");
+    // Half a second, so that no tokens are lost while the kernel pauses between
+    // two runs of a program, or the host between two of this machine.
+    let burst = u32::try_from(per_second / 2).expect("a burst");
     let limit = Limit::compile(rate.expect("in range"), burst, cpus, strict).expect("a burst");
     let mut rules = Ruleset::new(false, wide_gate(cpus));
     rules.set_policy(0, Policy::new(Mode::Enforce).with(level, limit));
