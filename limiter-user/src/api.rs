@@ -74,6 +74,26 @@ pub struct InterfaceStatus {
     pub pinned: bool,
     /// The kernel's number of the program.
     pub program_id: u32,
+    /// `up`, `down` (or without a carrier), or `gone`.
+    #[serde(default)]
+    pub link: String,
+}
+
+/// `GET /v1/interfaces`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Interfaces {
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// The interfaces.
+    pub interfaces: Vec<InterfaceStatus>,
+}
+
+/// `POST /v1/interfaces` and `DELETE /v1/interfaces`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InterfaceRequest {
+    /// Name of the interface.
+    pub name: String,
 }
 
 /// A change that waits to be confirmed.

@@ -19,8 +19,8 @@ use tokio::net::UnixStream;
 use crate::{
     api::{
         ConfigChanges, ConfigExport, ConfigRequest, ConfigSaved, ConfigState, Detached,
-        Explanation, Failure, LimitChange, Limits, ListAdd, ListChanged, ListRemove, Question,
-        Stats, Status,
+        Explanation, Failure, InterfaceRequest, Interfaces, LimitChange, Limits, ListAdd,
+        ListChanged, ListRemove, Question, Stats, Status,
     },
     error::{Error, Kind, Result},
     lists::List,
@@ -203,6 +203,32 @@ impl Client {
     /// As [`Client::status`].
     pub async fn detach(&self) -> Result<Detached> {
         self.call(Method::POST, "/v1/detach", Bytes::new()).await
+    }
+
+    /// The interfaces.
+    ///
+    /// # Errors
+    /// As [`Client::status`].
+    pub async fn interfaces(&self) -> Result<Interfaces> {
+        self.get("/v1/interfaces").await
+    }
+
+    /// Protects one more interface.
+    ///
+    /// # Errors
+    /// As [`Client::status`], and what the daemon says.
+    pub async fn attach_interface(&self, name: &str) -> Result<Interfaces> {
+        let request = InterfaceRequest { name: name.into() };
+        self.call(Method::POST, "/v1/interfaces", json(&request)?).await
+    }
+
+    /// Takes the protection off one interface.
+    ///
+    /// # Errors
+    /// As [`Client::status`], and what the daemon says.
+    pub async fn detach_interface(&self, name: &str) -> Result<Interfaces> {
+        let request = InterfaceRequest { name: name.into() };
+        self.call(Method::DELETE, "/v1/interfaces", json(&request)?).await
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {

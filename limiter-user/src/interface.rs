@@ -6,9 +6,11 @@ use netlink_packet_core::{
 };
 use netlink_packet_route::{
     RouteNetlinkMessage,
-    link::{LinkAttribute, LinkMessage, LinkXdp},
+    link::{LinkAttribute, LinkFlags, LinkMessage, LinkXdp},
 };
 use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
+
+use tokio::io::unix::AsyncFd;
 
 use crate::error::{Error, Kind, Result};
 
@@ -21,6 +23,8 @@ pub struct Interface {
     pub index: u32,
     /// Its MTU, bytes.
     pub mtu: u32,
+    /// Whether it is up and has a carrier.
+    pub is_up: bool,
     /// Number of the XDP program in its driver.
     pub native: Option<u32>,
     /// Number of the XDP program in generic mode.
@@ -59,6 +63,41 @@ pub fn find(name: &str) -> Result<Interface> {
         .hint(format!("there are: {}", names.join(", "))))
 }
 
+/// Tells when interfaces come, go, or change.
+pub struct Changes(AsyncFd<Socket>);
+
+/// Group of netlink messages about interfaces (`RTNLGRP_LINK`).
+const LINKS: u32 = 1;
+
+impl Changes {
+    /// From now on. Needs a Tokio runtime.
+    ///
+    /// # Errors
+    /// The kernel does not answer over netlink.
+    pub fn follow() -> std::io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.set_non_blocking(true)?;
+        socket.bind_auto()?;
+        socket.add_membership(LINKS)?;
+        // SAFETY: the socket owns its descriptor and keeps it open and the same.
+        let registered = unsafe { AsyncFd::register(socket) };
+        Ok(Self(registered.map_err(std::io::Error::from)?))
+    }
+
+    /// Done after the next change, or several.
+    ///
+    /// # Errors
+    /// The socket cannot be used any more.
+    pub async fn next(&mut self) -> std::io::Result<()> {
+        let mut ready = self.0.readable().await?;
+        // What has changed is asked for anew; too many messages are as good
+        // as one.
+        while ready.get_inner().recv_from_full().is_ok() {}
+        ready.clear_ready();
+        Ok(())
+    }
+}
+
 fn dump() -> std::io::Result<Vec<Interface>> {
     let socket = Socket::new(NETLINK_ROUTE)?;
     let mut header = NetlinkHeader::default();
@@ -93,7 +132,12 @@ fn dump() -> std::io::Result<Vec<Interface>> {
 }
 
 fn interface(link: LinkMessage) -> Interface {
-    let mut interface = Interface { index: link.header.index, ..Interface::default() };
+    let up = LinkFlags::Up | LinkFlags::LowerUp;
+    let mut interface = Interface {
+        index: link.header.index,
+        is_up: link.header.flags.contains(up),
+        ..Interface::default()
+    };
     for attribute in link.attributes {
         match attribute {
             LinkAttribute::IfName(name) => interface.name = name,

@@ -7,6 +7,7 @@ use limiter_common::{
     lists::{Bit, COARSE4, COARSE6, Contents, ExactKey, FOREVER, Listing, MAX_ENTRIES, WORDS},
     source::{Address, Seed},
 };
+use serde::{Deserialize, Serialize};
 
 use crate::{
     compiled::{Configured, address, all_ipv4, covers_ipv4},
@@ -38,8 +39,50 @@ pub trait Tables {
     fn set_contents(&mut self, contents: Contents) -> Result<()>;
 }
 
+/// Tables in memory: what those of the packet path are to hold.
+#[derive(Debug, Default)]
+pub struct Wanted {
+    /// What is said about single addresses and /64s.
+    pub exact: HashMap<ExactKey, Listing>,
+    /// What is said about other prefixes.
+    pub prefixes: HashMap<Prefix, Listing>,
+    /// Words of the bitmaps that have bits.
+    pub words: HashMap<u32, u64>,
+    /// What the lists hold.
+    pub contents: Contents,
+}
+
+impl Tables for Wanted {
+    fn set_exact(&mut self, key: ExactKey, listing: Option<Listing>) -> Result<()> {
+        match listing {
+            Some(listing) => self.exact.insert(key, listing),
+            None => self.exact.remove(&key),
+        };
+        Ok(())
+    }
+
+    fn set_prefix(&mut self, prefix: Prefix, listing: Option<Listing>) -> Result<()> {
+        match listing {
+            Some(listing) => self.prefixes.insert(prefix, listing),
+            None => self.prefixes.remove(&prefix),
+        };
+        Ok(())
+    }
+
+    fn set_word(&mut self, word: u32, bits: u64) -> Result<()> {
+        self.words.insert(word, bits);
+        Ok(())
+    }
+
+    fn set_contents(&mut self, contents: Contents) -> Result<()> {
+        self.contents = contents;
+        Ok(())
+    }
+}
+
 /// One of the two lists that are changed at run time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum List {
     /// Passes whatever a policy says.
     Allow,
@@ -122,6 +165,12 @@ impl<T: Tables> Lists<T> {
         }
     }
 
+    /// The same lists over other tables, which hold what these do.
+    pub fn over<U>(self, tables: U) -> (Lists<U>, T) {
+        let Self { entries, lengths, bits, words, sorts, seed, tables: before } = self;
+        (Lists { entries, lengths, bits, words, sorts, seed, tables }, before)
+    }
+
     /// The tables.
     pub const fn tables(&self) -> &T {
         &self.tables
@@ -199,6 +248,14 @@ impl<T: Tables> Lists<T> {
         self.change(prefixes.iter().map(|prefix| (*prefix, ())), |entry, ()| {
             *entry.statement(list) = None;
         })
+    }
+
+    /// Says what the rules in both slots say about these prefixes.
+    ///
+    /// # Errors
+    /// As [`Lists::add`].
+    pub fn restore(&mut self, said: BTreeMap<Prefix, [Configured; 2]>) -> Result<()> {
+        self.change(said.into_iter(), |entry, configured| entry.configured = configured)
     }
 
     /// Forgets what has ended at `now` since the boot; says how much.

@@ -2,16 +2,17 @@
 //! so their buckets and counters survive what changes around them.
 
 use limiter_common::level::{MAX_POLICIES, Number};
+use serde::{Deserialize, Serialize};
 
 /// Which name has which number.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Numbers {
     rows: Vec<Row>,
     /// Counts assignments.
     clock: u64,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Row {
     name: String,
     /// How many names had the row before.
@@ -41,6 +42,12 @@ impl Numbers {
         });
         let numbers = numbers.collect();
         (numbers, reused)
+    }
+
+    /// Whether these are numbers that could have been assigned.
+    #[must_use]
+    pub const fn is_valid(&self) -> bool {
+        self.rows.len() <= MAX_POLICIES as usize
     }
 
     /// The row of a name.

@@ -128,6 +128,11 @@ fn calls(schemas: &mut SchemaGenerator) -> Vec<Call> {
               [api::ListRemove] => api::ListChanged),
         call!("get" "/v1/explain" true "What would happen to a packet, and why."
               => api::Explanation; query::<api::Question>()),
+        call!("get" "/v1/interfaces" true "The interfaces." => api::Interfaces),
+        call!("post" "/v1/interfaces" false "Protects one more interface."
+              [api::InterfaceRequest] => api::Interfaces),
+        call!("delete" "/v1/interfaces" false "Takes the protection off one interface."
+              [api::InterfaceRequest] => api::Interfaces),
         call!("post" "/v1/detach" false "Takes the protection off; the daemon ends."
               => api::Detached),
         call!("get" "/v1/openapi.json" true "This document." => Value),

@@ -108,7 +108,7 @@ impl Match {
             let at = interfaces.iter().position(|interface| interface == name);
             at.and_then(|at| u32::try_from(at).ok()).ok_or_else(|| {
                 Error::new(Kind::Invalid, format!("the interface '{name}' is not protected"))
-                    .hint(format!("protected are: {}", interfaces.join(", ")))
+                    .hint(format!("protected are: {}", protected(interfaces)))
             })
         };
         Ok(Conditions {
@@ -295,6 +295,11 @@ impl Policies {
         }
         Ok(compiled)
     }
+}
+
+fn protected(interfaces: &[String]) -> String {
+    let names = interfaces.iter().filter(|name| !name.is_empty());
+    names.map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
 fn out_of_range(name: &str, error: RangeError) -> Error {

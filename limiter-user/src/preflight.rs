@@ -25,7 +25,7 @@ const CAP_BPF: u32 = 39;
 /// The first thing that is missing, with its mend.
 pub fn check(pin_dir: &Path) -> Result<()> {
     kernel(&uname().release().to_string_lossy())?;
-    capabilities(&std::fs::read_to_string("/proc/self/status").unwrap_or_default())?;
+    capabilities(&std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default())?;
     require_bpf_file_system(pin_dir)
 }
 
@@ -43,7 +43,7 @@ fn kernel(release: &str) -> Result<()> {
     Ok(())
 }
 
-/// Takes the text of `/proc/self/status`.
+/// Takes the text of `/proc/thread-self/status`.
 fn capabilities(status: &str) -> Result<()> {
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let held = line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());

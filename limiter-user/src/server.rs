@@ -34,6 +34,7 @@ use crate::{
     access::{Groups, Peer, Role},
     api::{self, Detached, Failure, LimitChange, SCHEMA_VERSION},
     error::{Error, Kind, Result},
+    interface,
     lists::List,
     openapi,
     service::{Caller, Service},
@@ -57,6 +58,8 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_CONNECTIONS: usize = 64;
 /// Time between two looks at the interfaces.
 const WATCH_INTERVAL: Duration = Duration::from_secs(2);
+/// Time in which several changes of an interface count as one.
+const SETTLE_TIME: Duration = Duration::from_millis(20);
 /// Pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long the answer to the last request may take to be read.
@@ -134,6 +137,7 @@ fn read_routes() -> Router<Shared> {
         .route("/v1/bans", get(bans))
         .route("/v1/allows", get(allows))
         .route("/v1/explain", get(explain))
+        .route("/v1/interfaces", get(interfaces))
         .route("/v1/openapi.json", get(openapi))
         .layer(DefaultBodyLimit::max(MAX_CONFIG))
         .route("/v1/detach", any(not_here))
@@ -165,6 +169,7 @@ fn admin_routes() -> Router<Shared> {
         .route("/v1/limits/{policy}", get(limit).patch(change))
         .route("/v1/explain", get(explain))
         .route("/v1/openapi.json", get(openapi))
+        .route("/v1/interfaces", get(interfaces).post(attach_one).delete(detach_one))
         .route("/v1/detach", post(detach))
         .merge(lists)
         .merge(config)
@@ -174,27 +179,45 @@ fn admin_routes() -> Router<Shared> {
 /// Reads the configuration file again each time that a signal asks for it.
 async fn reload_on_hangup(shared: &Shared, mut hangup: Signal) {
     while hangup.recv().await.is_some() {
+        let _told = sd_notify::notify(&reloading());
         match shared.run(|service| running(service)?.reload()).await {
             Ok(changes) => tracing::info!("SIGHUP: configuration read, {} changes", changes.len()),
             Err(error) => {
                 tracing::error!("SIGHUP: what was in force stays: {error}");
             }
         }
+        let _told = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     }
     std::future::pending::<()>().await;
 }
 
-/// Writes to the log when the shield is not as it should be, for ever.
+/// What a service manager is told of a reload: systemd wants the time, too.
+fn reloading() -> Vec<sd_notify::NotifyState<'static>> {
+    let mut told = vec![sd_notify::NotifyState::Reloading];
+    told.extend(sd_notify::NotifyState::monotonic_usec_now().ok());
+    told
+}
+
+/// Looks after the shield, every few seconds and when an interface changes, for
+/// ever. Writes to the log what is not as it should be, and tells the service
+/// manager that all of this is alive.
 async fn watch_shield(shared: &Shared) {
     let mut known = Vec::new();
     let mut ticks = tokio::time::interval(WATCH_INTERVAL);
+    let mut changes = interface::Changes::follow()
+        .map_err(|error| tracing::warn!("changes of interfaces are seen late: {error}"))
+        .ok();
     loop {
-        ticks.tick().await;
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = changed(&mut changes) => tokio::time::sleep(SETTLE_TIME).await,
+        }
         let look = |service: &mut Option<Service>| running(service)?.watch();
         // The next look is not far.
         let Ok(problems) = shared.run(look).await else {
             continue;
         };
+        let _told = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
         for problem in problems.iter().filter(|problem| !known.contains(*problem)) {
             tracing::warn!("{problem}");
         }
@@ -203,6 +226,19 @@ async fn watch_shield(shared: &Shared) {
         }
         known = problems;
     }
+}
+
+async fn changed(changes: &mut Option<interface::Changes>) {
+    if let Some(following) = changes {
+        match following.next().await {
+            Ok(()) => return,
+            Err(error) => {
+                tracing::warn!("changes of interfaces are seen late: {error}");
+                *changes = None;
+            }
+        }
+    }
+    std::future::pending().await
 }
 
 /// What is behind a socket, and for whom.
@@ -322,6 +358,33 @@ async fn change(
     let work = move |service: &mut Service, request: &LimitChange| {
         service.change(&policy, request, caller)
     };
+    changing(shared, peer, what, request, work).await
+}
+
+async fn interfaces(State(shared): State<Shared>) -> Answer<api::Interfaces> {
+    answer(shared.run(|service| running(service)?.interface_list()).await)
+}
+
+async fn attach_one(
+    State(shared): State<Shared>,
+    Extension(peer): Extension<Arc<Peer>>,
+    request: Body<api::InterfaceRequest>,
+) -> Answer<api::Interfaces> {
+    let request = body(request)?;
+    let what = format!("attach to {}", request.name.escape_debug());
+    let work = |service: &mut Service, it: &api::InterfaceRequest| service.attach(&it.name);
+    changing(shared, peer, what, request, work).await
+}
+
+async fn detach_one(
+    State(shared): State<Shared>,
+    Extension(peer): Extension<Arc<Peer>>,
+    request: Body<api::InterfaceRequest>,
+) -> Answer<api::Interfaces> {
+    let request = body(request)?;
+    let what = format!("detach from {}", request.name.escape_debug());
+    let work =
+        |service: &mut Service, it: &api::InterfaceRequest| service.detach_interface(&it.name);
     changing(shared, peer, what, request, work).await
 }
 

@@ -220,7 +220,9 @@ fn make() -> NameSpaces {
     unsafe { unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::NEWNET) }.expect("this needs root");
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .expect("private mounts");
-    for (kind, place) in [("sysfs", "/sys"), ("bpf", "/sys/fs/bpf"), ("tmpfs", "/run")] {
+    for (kind, place) in
+        [("sysfs", "/sys"), ("bpf", "/sys/fs/bpf"), ("tmpfs", "/run"), ("tmpfs", "/var/lib")]
+    {
         mount(kind, place, kind, MountFlags::empty(), None)
             .unwrap_or_else(|error| panic!("mounting {place}: {error}"));
     }

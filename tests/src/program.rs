@@ -127,6 +127,7 @@ impl Program {
         let options = Options {
             pin_dir: PathBuf::from(BPF_FS).join("limiterd"),
             interfaces: (0..loads).map(|number| format!("test{number}")).collect(),
+            spares: 0,
             sizing: Sizing::new(cpus(), loads, Wish::Sources(max_sources)).expect("in range"),
             fixed,
         };

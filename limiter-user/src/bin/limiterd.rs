@@ -13,17 +13,20 @@ use limiter_user::{
     config::{self, Config, Host},
     error::{Error, Kind, Result},
     gate::Gate,
-    numbers::Numbers,
-    plane::{self, Options, Plane},
+    plane::{self, Options, Plane, Reports},
     policies::Policies,
-    preflight,
+    preflight, privileges,
     rate::{Burst, PacketRate},
     server,
-    service::{self, Overrides, Service, Startup},
+    service::{self, Overrides, Parts, Service, Startup},
     sizing::{Sizing, Wish},
     sockets::{self, Sockets},
+    state::{State, Store},
 };
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    runtime::{Handle, Runtime},
+    signal::unix::{Signal, SignalKind, signal},
+};
 use tracing_appender::non_blocking::WorkerGuard;
 
 /// Read if it is there and nothing else is said.
@@ -105,6 +108,19 @@ struct Arguments {
     #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/limiterd")]
     pin_dir: PathBuf,
 
+    /// Directory in which bans and changes made at run time are kept over
+    /// restarts and reboots; off for none
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/limiterd")]
+    state_dir: PathBuf,
+
+    /// Drop limits and interfaces that were changed at run time before
+    #[arg(long)]
+    forget: bool,
+
+    /// Interfaces that can be protected in addition while it runs
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=16))]
+    spare_interfaces: u32,
+
     /// Form of the log on standard error
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
@@ -143,13 +159,14 @@ enum LogFormat {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let format = arguments.log_format;
-    // Written until the end of this function.
-    let _log = start_log(format);
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let result = runtime
-        .map_err(|error| Error::failed(format!("cannot start: {error}")))
-        .and_then(|runtime| runtime.block_on(run(arguments)));
+    let (result, _log) = if arguments.detach {
+        // The pins may be another user's.
+        let log = start_log(format);
+        let result = runtime().and_then(|runtime| runtime.block_on(detach(&arguments)));
+        (result, log)
+    } else {
+        run(arguments, format)
+    };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -163,6 +180,44 @@ fn main() -> ExitCode {
             ExitCode::from(error.kind.exit_code())
         }
     }
+}
+
+fn runtime() -> Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| Error::failed(format!("cannot start: {error}")))
+}
+
+/// Starts on a thread of its own, the only one that ever has privileges; it
+/// ends before the first request is served. Gives the log back, which is to be
+/// written until the end.
+fn run(arguments: Arguments, format: LogFormat) -> (Result<()>, WorkerGuard) {
+    let (send, receive) = std::sync::mpsc::channel::<Handle>();
+    let starter = std::thread::Builder::new().name("start".into()).spawn(move || {
+        let lost = |_| Error::failed("cannot start: the runtime is gone");
+        let handle = receive.recv().map_err(lost)?;
+        let _inside = handle.enter();
+        start(&arguments)
+    });
+    let unprivileged = privileges::give_up();
+    let log = start_log(format);
+    let work = || {
+        unprivileged.map_err(|error| {
+            Error::failed(format!("cannot give up the privileges of this process: {error}"))
+        })?;
+        let starter = starter.map_err(|error| Error::failed(format!("cannot start: {error}")))?;
+        let runtime = runtime()?;
+        // It listens until it has it.
+        let _ = send.send(runtime.handle().clone());
+        let started = starter.join();
+        match started.unwrap_or_else(|_| Err(Error::failed("the start gave up")))? {
+            Some(started) => runtime.block_on(serve(started)),
+            None => Ok(()),
+        }
+    };
+    (work(), log)
 }
 
 /// Starts the log, which is written as long as the returned value lives. When
@@ -179,65 +234,98 @@ fn start_log(format: LogFormat) -> WorkerGuard {
     guard
 }
 
-async fn run(arguments: Arguments) -> Result<()> {
+/// What runs, once it is started.
+struct Started {
+    service: Service,
+    sockets: Sockets,
+    reports: Reports,
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+}
+
+/// Does all that needs privileges. Gives nothing if that was all.
+fn start(arguments: &Arguments) -> Result<Option<Started>> {
     if arguments.print_default_config {
-        return print(&config::default_text());
+        return print(&config::default_text()).map(|()| None);
     }
     if arguments.print_config_schema {
-        return print(&format!("{:#}\n", config::json_schema()));
-    }
-    if arguments.detach {
-        return detach(&arguments).await;
+        return print(&format!("{:#}\n", config::json_schema())).map(|()| None);
     }
     // Everything that can be wrong about what was typed, before anything that
     // can be wrong about the machine.
-    let startup = startup(&arguments)?;
-    let policies = policies(&arguments, &startup)?;
+    let (startup, policies) = configured(arguments)?;
     let settings = startup.overrides.over(policies.config());
     if arguments.check {
         tracing::info!("the configuration is valid: {} policies", policies.all().len());
-        return Ok(());
+        return Ok(None);
     }
-    let interfaces = distinct(&settings.daemon.interfaces)?;
-    let sizing = sizing(&settings, interfaces.len())?;
+    let named = distinct(&settings.daemon.interfaces)?;
+    sizing(&settings, named.len())?;
     let groups = Groups::named(
         settings.daemon.admin_group.as_deref(),
         settings.daemon.view_group.as_deref(),
     )?;
-    let mut numbers = Numbers::default();
-    let (numbered, _) = numbers.assign(policies.names());
-    let rules = policies.compile_as(&numbered, sizing, &interfaces)?;
     preflight::check(&arguments.pin_dir)?;
-    let options = Options { pin_dir: arguments.pin_dir.clone(), interfaces, sizing, fixed: None };
-    let mut plane = Plane::load(&options, &rules)?;
+    let (store, mut state) = if arguments.state_dir.as_os_str() == "off" {
+        (Store::nowhere(), State::default())
+    } else {
+        Store::open(&arguments.state_dir)?
+    };
+    let begin = plane::Start::prepare(&arguments.pin_dir, &state)?;
+    if begin.has_before() && begin.load().is_none() {
+        tracing::warn!(
+            "an earlier limiterd left its maps, but not what it takes to use them: buckets and \
+             counters by policy begin anew; protection, bans and sums go on"
+        );
+        begin.lists_left(&mut state)?;
+    }
+    let plan = service::plan(&begin, &state, policies, named, &startup);
+    let sizing = sizing(&settings, plan.interfaces.len() + arguments.spare_interfaces as usize)?;
+    let options = Options {
+        pin_dir: arguments.pin_dir.clone(),
+        interfaces: plan.interfaces.clone(),
+        spares: arguments.spare_interfaces,
+        sizing,
+        fixed: None,
+    };
+    let mut plane = Plane::begin(begin, &options, &state)?;
+    // A start that fails shall fail before anything is attached.
     let sockets = Sockets::listen(&arguments.socket, groups)?;
-    let mut interrupt = listen(SignalKind::interrupt())?;
-    let mut terminate = listen(SignalKind::terminate())?;
+    let interrupt = listen(SignalKind::interrupt())?;
+    let terminate = listen(SignalKind::terminate())?;
     let hangup = listen(SignalKind::hangup())?;
     let reports = plane.forward_reports();
-    plane.attach(match settings.daemon.xdp_mode {
+    let wish = match settings.daemon.xdp_mode {
         config::XdpMode::Auto => plane::Wish::Auto,
         config::XdpMode::Native => plane::Wish::Native,
         config::XdpMode::Generic => plane::Wish::Generic,
-    })?;
-    // What it was kept for has been done.
-    let _ = std::fs::remove_file(&startup.previous);
-    announce(&plane, &policies, &arguments);
-    let service = Service::new(plane, policies, numbers, startup);
+    };
+    let service = Service::start(Parts { plane, plan, startup, store, state, wish })?;
+    announce(&service, arguments);
+    Ok(Some(Started { service, sockets, reports, interrupt, terminate, hangup }))
+}
+
+async fn serve(started: Started) -> Result<()> {
+    let Started { service, sockets, reports, mut interrupt, mut terminate, hangup } = started;
+    let _told = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let shutdown = async move {
         let name = tokio::select! {
             _ = interrupt.recv() => "SIGINT",
             _ = terminate.recv() => "SIGTERM",
         };
         tracing::info!("{name}: stopping");
+        let _told = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     };
     let left = server::serve(sockets, service, hangup, shutdown).await;
     drop(reports);
     match left? {
-        Some(service) if service.keeps_protection() => {
+        Some(mut service) if service.keeps_protection() => {
+            service.save_state();
             tracing::info!("the protection stays in force; limiterd --detach takes it off");
         }
-        Some(service) => {
+        Some(mut service) => {
+            service.save_state();
             let names = service.detach()?;
             tracing::info!("detached from {}", names.join(", "));
         }
@@ -256,8 +344,8 @@ fn print(text: &str) -> Result<()> {
     }
 }
 
-/// What the command line says.
-fn startup(arguments: &Arguments) -> Result<Startup> {
+/// What the command line and the configuration say.
+fn configured(arguments: &Arguments) -> Result<(Startup, Policies)> {
     let max_sources = arguments.max_sources.as_deref().map(|text| {
         text.parse().map_err(|_| {
             Error::new(Kind::Invalid, format!("'{text}' is no number of sources"))
@@ -282,56 +370,42 @@ fn startup(arguments: &Arguments) -> Result<Startup> {
             untracked: arguments.untracked.as_deref().map(str::parse).transpose()?,
         },
     };
-    let previous = arguments.socket.with_file_name("previous.toml");
-    Ok(Startup { file, overrides, observe: arguments.observe, previous })
+    let startup =
+        Startup { file, overrides, observe: arguments.observe, base: 0, forget: arguments.forget };
+    let (policies, base) = policies(arguments, &startup)?;
+    Ok((Startup { base, ..startup }, policies))
 }
 
-/// The policies to begin with: of the command line, of the file, or the
-/// built-in ones; but of what was in force before, if what came after it was
-/// never confirmed.
-fn policies(arguments: &Arguments, startup: &Startup) -> Result<Policies> {
+/// The policies that the command line, the file, or nobody asks for, and the
+/// checksum of what they derive from.
+fn policies(arguments: &Arguments, startup: &Startup) -> Result<(Policies, u32)> {
     let observe = arguments.observe;
-    let policies = match (&arguments.rate, &startup.file) {
-        (Some(rate), _) => {
-            let rate: PacketRate = rate.parse()?;
+    let (policies, base) = match (&arguments.rate, &startup.file) {
+        (Some(text), _) => {
+            let rate: PacketRate = text.parse()?;
             let burst = arguments.burst.as_deref().map(str::parse::<Burst>).transpose()?;
-            Policies::single(rate, burst.unwrap_or_else(|| rate.one_second()), observe)
+            let burst = burst.unwrap_or_else(|| rate.one_second());
+            let base = service::base_of(&format!("--rate {text} --burst {}", burst.0));
+            (Policies::single(rate, burst, observe), base)
         }
-        (None, Some(file)) => Policies::new(configuration(file)?, observe),
-        (None, None) => Policies::builtin(observe),
+        (None, Some(file)) => {
+            let text = service::read_text(file)?;
+            (Policies::new(configuration(file, &text)?, observe), service::base_of(&text))
+        }
+        (None, None) => (Policies::builtin(observe), service::base_of("built in")),
     };
-    let has_interface = |policies: &Policies| {
-        let settings = startup.overrides.over(policies.config());
-        !settings.daemon.interfaces.is_empty()
-    };
-    if !has_interface(&policies) && !arguments.check {
+    let settings = startup.overrides.over(policies.config());
+    if settings.daemon.interfaces.is_empty() && !arguments.check {
         return Err(Error::new(Kind::Usage, "no interface is named")
             .hint("name one with --iface, or in the configuration; ip link lists them"));
     }
-    let policies = policies.with_gate(startup.overrides.gate);
-    if arguments.check || !plane::left_unconfirmed(&arguments.pin_dir) {
-        return Ok(policies);
-    }
-    match configuration(&startup.previous) {
-        Ok(config) => {
-            let before = Policies::new(config, observe).with_gate(startup.overrides.gate);
-            tracing::warn!("nobody confirmed the last change: the rules before it are in force");
-            Ok(if has_interface(&before) { before } else { policies })
-        }
-        Err(error) => {
-            tracing::warn!(
-                "nobody confirmed the last change, and the rules before it are lost: {error}"
-            );
-            Ok(policies)
-        }
-    }
+    Ok((policies.with_gate(startup.overrides.gate), base))
 }
 
 /// Reads a configuration; warnings go to the log, all errors to the terminal.
-fn configuration(file: &Path) -> Result<Config> {
-    let text = service::read_text(file)?;
+fn configuration(file: &Path, text: &str) -> Result<Config> {
     let name = file.display().to_string();
-    match config::parse(&text, &name, &Host::here()) {
+    match config::parse(text, &name, &Host::here()) {
         Ok((config, report)) => {
             if !report.diagnostics.is_empty() {
                 eprint!("{report}");
@@ -374,11 +448,12 @@ fn sizing(config: &Config, interfaces: usize) -> Result<Sizing> {
     Sizing::new(Host::here().cpus, u32::try_from(interfaces).unwrap_or(u32::MAX), wish)
 }
 
-fn listen(kind: SignalKind) -> Result<tokio::signal::unix::Signal> {
+fn listen(kind: SignalKind) -> Result<Signal> {
     signal(kind).map_err(|error| Error::failed(format!("cannot wait for signals: {error}")))
 }
 
-fn announce(plane: &Plane, policies: &Policies, arguments: &Arguments) {
+fn announce(service: &Service, arguments: &Arguments) {
+    let (plane, policies) = (service.plane(), service.policies());
     let sizing = plane.sizing();
     tracing::info!(
         "memory: {:.1} MiB for {} IPv4 and {} IPv6 sources on {} CPUs",
@@ -405,7 +480,6 @@ fn announce(plane: &Plane, policies: &Policies, arguments: &Arguments) {
         tracing::warn!("observing only: nothing is dropped");
     }
     tracing::info!("ready; control socket {}", arguments.socket.display());
-    let _told = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
 }
 
 /// Removes everything of ours: through the daemon if one runs, directly if

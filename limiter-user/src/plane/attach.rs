@@ -1,7 +1,7 @@
 //! Attaching to interfaces, by BPF links only: they can be pinned and replaced
 //! without a gap.
 
-use std::fmt;
+use std::{fmt, path::Path};
 
 use aya::{
     pin::PinError,
@@ -17,7 +17,7 @@ use super::{
     pins::{Pins, link_pin},
 };
 use crate::{
-    error::{Error, Result},
+    error::{Error, Kind, Result},
     interface::{self, Interface},
 };
 
@@ -65,14 +65,17 @@ struct Left {
     mode: Mode,
 }
 
-/// Attaches all instances or none.
+/// Attaches all instances that are not spare, or none.
 ///
 /// What can fail comes first: all interfaces are looked up, then the missing
 /// links are made; only then are links taken over that are in force already.
 pub(super) fn all(instances: &mut [Instance], pins: &Pins, wish: Wish) -> Result<()> {
     let mut found = Vec::new();
-    for instance in &*instances {
-        let interface = interface::find(&instance.interface)?;
+    for (number, instance) in instances.iter().enumerate() {
+        let Some(name) = &instance.interface else {
+            continue;
+        };
+        let interface = interface::find(name)?;
         let left = left_over(&interface, pins)?;
         if left.is_none()
             && let Some(program) = interface.program()
@@ -88,20 +91,24 @@ pub(super) fn all(instances: &mut [Instance], pins: &Pins, wish: Wish) -> Result
             ))
             .hint("to have native mode, take that off first: limiterd --detach"));
         }
-        found.push((interface, left));
+        found.push((number, interface, left));
     }
     let mut links = Vec::new();
-    for (instance, (interface, left)) in instances.iter_mut().zip(&found) {
-        links.push(if left.is_none() { Some(create(instance, interface, wish)?) } else { None });
+    for (number, interface, left) in found {
+        let made = match &left {
+            None => Some(create(&mut instances[number], &interface, wish)?),
+            Some(_) => None,
+        };
+        links.push((number, interface, left, made));
     }
-    for ((instance, (interface, left)), link) in instances.iter_mut().zip(found).zip(links) {
-        let (link, mode) = match (link, left) {
+    for (number, interface, left, made) in links {
+        let instance = &mut instances[number];
+        let (link, mode) = match (made, left) {
             (Some(made), _) => made,
             (None, Some(left)) => {
                 let link = take_over(instance, left.link)?;
                 tracing::info!(
-                    "{}: took over from an earlier limiterd without a gap; buckets and counters \
-                     begin anew",
+                    "{}: took over from an earlier limiterd without a gap",
                     interface.name
                 );
                 if wish == Wish::Generic && left.mode == Mode::Native {
@@ -114,15 +121,33 @@ pub(super) fn all(instances: &mut [Instance], pins: &Pins, wish: Wish) -> Result
             }
             (None, None) => return Err(Error::failed("an interface has no link")),
         };
-        let link = pin(link, pins, &interface)?;
+        let name = instance.interface.as_deref().unwrap_or_default();
+        let link = pin(link, &pins.staging().join(link_pin(name)), &interface)?;
         let program = instance.program()?.info().map_err(|error| unexpected(&error))?;
-        instance.attachment = Some(Attachment {
-            index: interface.index,
-            mode,
-            program_id: program.id(),
-            _link: link,
-        });
+        let index = interface.index;
+        instance.attachment =
+            Some(Attachment { index, mode, program_id: program.id(), _link: link });
     }
+    Ok(())
+}
+
+/// Attaches one instance while the others run.
+pub(super) fn one(instance: &mut Instance, pins: &Pins, name: &str, wish: Wish) -> Result<()> {
+    let interface = interface::find(name)?;
+    if let Some(program) = interface.program() {
+        let is_ours = instance.attachment.as_ref().is_some_and(|it| it.program_id == program);
+        if is_ours && instance.attachment.as_ref().is_some_and(|it| it.index == interface.index) {
+            return Err(Error::new(Kind::Invalid, format!("{name} is protected already")));
+        }
+        return Err(foreign(&interface, program));
+    }
+    let (link, mode) = create(instance, &interface, wish)?;
+    let link = pin(link, &pins.aside(name), &interface)?;
+    pins.replace_link(name)?;
+    let program = instance.program()?.info().map_err(|error| unexpected(&error))?;
+    instance.interface = Some(name.to_owned());
+    instance.attachment =
+        Some(Attachment { index: interface.index, mode, program_id: program.id(), _link: link });
     Ok(())
 }
 
@@ -199,9 +224,8 @@ fn take_over(instance: &mut Instance, link: FdLink) -> Result<FdLink> {
     link.try_into().map_err(|_| Error::failed("a pinned link is no BPF link"))
 }
 
-fn pin(link: FdLink, pins: &Pins, interface: &Interface) -> Result<FdLink> {
-    let path = pins.staging().join(link_pin(&interface.name));
-    let pinned = link.pin(&path).map_err(|error: PinError| {
+fn pin(link: FdLink, path: &Path, interface: &Interface) -> Result<FdLink> {
+    let pinned = link.pin(path).map_err(|error: PinError| {
         Error::failed(format!("cannot pin the link of {}: {}", interface.name, chain(&error)))
     })?;
     Ok(pinned.into())

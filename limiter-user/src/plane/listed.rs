@@ -1,21 +1,28 @@
 //! The tables of the lists in the kernel.
 
-use std::path::Path;
+use std::{
+    collections::{BTreeMap, HashMap as Table},
+    net::Ipv6Addr,
+    path::Path,
+};
 
 use aya::maps::{
     Array, HashMap, MapData, MapError,
     lpm_trie::{Key, LpmTrie},
 };
-use limiter_common::lists::{Contents, ExactKey, Listing, MAX_ENTRIES};
+use limiter_common::{
+    lists::{Configured as Word, Contents, ExactKey, FOREVER, Listing, MAX_ENTRIES, WORDS},
+    source::Seed,
+};
 
 use super::{
     chain, errno,
     rules::{Rules, map},
 };
 use crate::{
-    compiled::{address, mapped_length},
+    compiled::{Configured, address, mapped_length},
     error::{Error, Result},
-    lists::Tables,
+    lists::{List, Lists, Statement, Tables, Wanted},
     prefix::Prefix,
 };
 
@@ -41,6 +48,148 @@ impl Listed {
     /// Lets packets see what the lists hold.
     pub(super) fn publish(&self, rules: &mut Rules) {
         rules.set_contents(self.contents);
+    }
+}
+
+/// Why something is on a list of which no more is known than the kernel knows.
+const FOUND: &str = "found in the kernel";
+
+/// Lists over the maps that are pinned in `directory`, which then hold what is
+/// said here, and what the rules in both slots say already. Packets meet what
+/// is in the maps and in what is said at every moment of it.
+///
+/// # Errors
+/// The kernel refuses a map access.
+pub(super) fn adopt(
+    directory: &Path,
+    seed: Seed,
+    allowed: Vec<(Prefix, Statement)>,
+    banned: Vec<(Prefix, Statement)>,
+    rules: &mut Rules,
+) -> Result<Lists<Listed>> {
+    let mut tables = Listed::open(directory)?;
+    let found = tables.read()?;
+    let mut lists = Lists::new(Wanted::default(), seed);
+    lists.add(List::Allow, allowed)?;
+    lists.add(List::Ban, banned)?;
+    lists.restore(found.configured())?;
+    tables.hold(&found, lists.tables(), rules)?;
+    let (lists, _) = lists.over(tables);
+    Ok(lists)
+}
+
+/// What was allowed and banned at run time in the maps that are pinned in
+/// `directory`.
+///
+/// # Errors
+/// The kernel refuses a map access.
+pub(super) fn left(directory: &Path) -> Result<[BTreeMap<Prefix, Statement>; 2]> {
+    let found = Listed::open(directory)?.read()?;
+    let (mut allowed, mut banned) = (BTreeMap::new(), BTreeMap::new());
+    let created = std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs());
+    let now = super::boot_ns();
+    for (prefix, listing) in found.listings() {
+        for (until, list) in
+            [(listing.allowed_until, &mut allowed), (listing.banned_until, &mut banned)]
+        {
+            if until > now {
+                let until = if until == FOREVER { FOREVER } else { until };
+                let reason = Some(FOUND.to_owned());
+                list.insert(prefix, Statement { until, created, reason });
+            }
+        }
+    }
+    Ok([allowed, banned])
+}
+
+/// What the tables hold.
+struct Found {
+    exact: Table<ExactKey, Listing>,
+    /// By length and address.
+    prefixes: Table<(u32, [u32; 4]), Listing>,
+    words: Vec<u64>,
+}
+
+impl Found {
+    fn listings(&self) -> impl Iterator<Item = (Prefix, Listing)> {
+        let exact = self.exact.iter().map(|(key, it)| (prefix_of(key.length, key.address), *it));
+        exact.chain(
+            self.prefixes.iter().map(|((length, it), listing)| (prefix_of(*length, *it), *listing)),
+        )
+    }
+
+    fn configured(&self) -> BTreeMap<Prefix, [Configured; 2]> {
+        let said = |listing: Listing, slot| Configured {
+            allow: listing.is_configured(slot, Word::Allow),
+            deny: listing.is_configured(slot, Word::Deny),
+        };
+        self.listings().map(|(prefix, it)| (prefix, [said(it, 0), said(it, 1)])).collect()
+    }
+}
+
+fn prefix_of(length: u32, address: [u32; 4]) -> Prefix {
+    let mut octets = [0; 16];
+    for (octets, word) in octets.chunks_exact_mut(4).zip(address) {
+        octets.copy_from_slice(&word.to_ne_bytes());
+    }
+    Prefix::new(Ipv6Addr::from(octets).into(), u8::try_from(length).unwrap_or(u8::MAX))
+}
+
+fn key_of(prefix: Prefix) -> (u32, [u32; 4]) {
+    (mapped_length(prefix), address(prefix.address()).mapped())
+}
+
+impl Listed {
+    fn read(&self) -> Result<Found> {
+        let exact = self.exact.iter().collect::<std::result::Result<_, _>>();
+        let mut prefixes = Table::new();
+        for entry in self.prefixes.iter() {
+            let (key, listing) = entry.map_err(|error| failed(&error))?;
+            prefixes.insert((key.prefix_len(), key.data()), listing);
+        }
+        let words = (0..WORDS).map(|word| self.words.get(&word, 0));
+        Ok(Found {
+            exact: exact.map_err(|error| failed(&error))?,
+            prefixes,
+            words: words.collect::<std::result::Result<_, _>>().map_err(|error| failed(&error))?,
+        })
+    }
+
+    /// Makes the tables hold this. What is wanted comes before what is not
+    /// goes, and bits come before entries and go after them.
+    fn hold(&mut self, found: &Found, wanted: &Wanted, rules: &mut Rules) -> Result<()> {
+        let bits = |word: u32| wanted.words.get(&word).copied().unwrap_or_default();
+        for (word, had) in (0u32..).zip(&found.words) {
+            if bits(word) & !had != 0 {
+                self.set_word(word, bits(word) | had)?;
+            }
+        }
+        for (key, listing) in &wanted.exact {
+            if found.exact.get(key) != Some(listing) {
+                self.set_exact(*key, Some(*listing))?;
+            }
+        }
+        let mut keys = std::collections::HashSet::new();
+        for (prefix, listing) in &wanted.prefixes {
+            keys.insert(key_of(*prefix));
+            if found.prefixes.get(&key_of(*prefix)) != Some(listing) {
+                self.set_prefix(*prefix, Some(*listing))?;
+            }
+        }
+        self.contents = wanted.contents;
+        self.publish(rules);
+        for key in found.exact.keys().filter(|key| !wanted.exact.contains_key(key)) {
+            self.set_exact(*key, None)?;
+        }
+        for key in found.prefixes.keys().filter(|key| !keys.contains(*key)) {
+            absent(self.prefixes.remove(&Key::new(key.0, key.1)))?;
+        }
+        for (word, had) in (0u32..).zip(&found.words) {
+            if had & !bits(word) != 0 {
+                self.set_word(word, bits(word))?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -32,9 +32,9 @@ pub(super) const SHARED: [&str; 12] = [
     "LISTED",
 ];
 
-/// Pin of an interface's counters.
-pub(super) fn stats_pin(interface: &str) -> String {
-    format!("stats-{interface}")
+/// Pin of the counters of a number.
+pub(super) fn stats_pin(number: usize) -> String {
+    format!("stats-{number}")
 }
 
 /// Loads the object; its maps are pinned in `directory`, those that are there
@@ -43,7 +43,7 @@ pub(super) fn stats_pin(interface: &str) -> String {
 /// All loads get the same `seed`, so that they agree about the homes of keys,
 /// and a `number` of their own, by which policies tell interfaces apart.
 pub(super) fn instance(
-    interface: &str,
+    interface: Option<String>,
     number: u32,
     directory: &Path,
     sizing: Sizing,
@@ -54,7 +54,7 @@ pub(super) fn instance(
         Error::failed("this build holds no BPF program")
             .hint("build it where a BPF compiler is set up: cargo xtask build")
     })?;
-    let stats = stats_pin(interface);
+    let stats = stats_pin(number as usize);
     let mut loader = EbpfLoader::new();
     loader
         .override_global("CPUS", &sizing.cpus, true)
@@ -71,7 +71,7 @@ pub(super) fn instance(
     program(&mut ebpf)?.load().map_err(|error| rejected(&error))?;
     let counters = ebpf.take_map("STATS").ok_or_else(damaged)?;
     let counters = PerCpuArray::<MapData, _>::try_from(counters).map_err(|_| damaged())?;
-    Ok(Instance { interface: interface.to_owned(), ebpf, counters, attachment: None })
+    Ok(Instance { interface, ebpf, counters, attachment: None })
 }
 
 /// The program in a loaded object.

@@ -4,6 +4,7 @@
 //! own, so that counting per interface costs a packet nothing. All loads share
 //! the sources, the rule sets and the control word through their pins.
 
+mod adopt;
 mod attach;
 mod listed;
 mod load;
@@ -12,18 +13,19 @@ mod reports;
 mod rules;
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use aya::{
     Ebpf,
-    maps::{Array, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, PerCpuValues},
+    maps::{Map, MapData, MapError, PerCpuArray, PerCpuHashMap, PerCpuValues},
     programs::{Xdp, links::FdLink},
 };
 use limiter_common::{
     bucket::Bucket,
-    control::{Control, Live},
+    control::Live,
     lists::Listing,
     source::{Key4, Key6, Seed, Total},
     stats::{self, Counter},
@@ -32,6 +34,7 @@ use limiter_common::{
 
 pub(crate) use self::pins::require_bpf_file_system;
 pub use self::{
+    adopt::Start,
     attach::{Mode, Wish},
     reports::Reports,
 };
@@ -43,6 +46,7 @@ use crate::{
     object,
     prefix::Prefix,
     sizing::Sizing,
+    state::State,
 };
 
 /// Name of the program in the object.
@@ -56,6 +60,8 @@ pub struct Options {
     /// Names of the interfaces; loads that are only run by tests may name
     /// interfaces that are not there.
     pub interfaces: Vec<String>,
+    /// Interfaces that can be added later.
+    pub spares: u32,
     /// Sizes of the maps.
     pub sizing: Sizing,
     /// What tests fix, so that a run can be repeated.
@@ -72,8 +78,8 @@ pub struct Fixed {
 
 /// The program as loaded for one interface.
 pub struct Instance {
-    /// Name of the interface.
-    pub interface: String,
+    /// Name of the interface; none while it is spare.
+    pub interface: Option<String>,
     /// The object: program and maps.
     pub ebpf: Ebpf,
     counters: PerCpuArray<MapData, Counter>,
@@ -94,6 +100,8 @@ struct Attachment {
 /// An attached instance, for status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attached {
+    /// Number of the instance.
+    pub number: usize,
     /// Name of the interface.
     pub name: String,
     /// Its index when it was attached.
@@ -127,6 +135,8 @@ pub struct Plane {
     seed: Seed,
     pins: Pins,
     sizing: Sizing,
+    /// Counters of an earlier daemon, until they are carried over.
+    former: Vec<PerCpuArray<MapData, Counter>>,
 }
 
 impl Plane {
@@ -134,56 +144,179 @@ impl Plane {
     /// and attaches nothing.
     ///
     /// # Errors
-    /// No object in this build, no BPF file system, another daemon on the pin
-    /// directory, or the kernel refuses; nothing of the load is then left.
+    /// As [`Start::prepare`] and [`Plane::begin`].
     pub fn load(options: &Options, rules: &Compiled) -> Result<Self> {
-        let pins = Pins::stage(&options.pin_dir)?;
-        let (object, seed) = match options.fixed {
-            None => (object::LIMITER, seed()),
-            Some(fixed) => (object::TEST, fixed.seed),
-        };
-        let staging = pins.staging();
-        let instances = (0u32..)
-            .zip(&options.interfaces)
-            .map(|(number, interface)| {
-                load::instance(interface, number, &staging, options.sizing, seed, object)
-            })
-            .collect::<Result<Vec<_>>>()?;
-        if instances.is_empty() {
-            return Err(Error::failed("no interface is named"));
-        }
-        let mut plane = Self {
-            rules: Rules::open(&staging)?,
-            lists: Lists::new(Listed::open(&staging)?, seed),
-            seed,
-            instances,
-            pins,
-            sizing: options.sizing,
-        };
+        let state = State::default();
+        let start = Start::prepare(&options.pin_dir, &state)?;
+        let mut plane = Self::begin(start, options, &state)?;
         plane.set_rules(rules)?;
         Ok(plane)
     }
 
+    /// Loads the program once for each interface, over the maps of an earlier
+    /// load if they can be used, with the rules that are in them, and attaches
+    /// nothing. The lists hold what is remembered of them.
+    ///
+    /// # Errors
+    /// No object in this build, or the kernel refuses; nothing of the load is
+    /// then left.
+    pub fn begin(start: Start, options: &Options, state: &State) -> Result<Self> {
+        let (object, seed) = match (options.fixed, start.load()) {
+            (Some(fixed), _) => (object::TEST, fixed.seed),
+            (None, Some(load)) => (object::LIMITER, load.seed),
+            (None, None) => (object::LIMITER, seed()),
+        };
+        let before = start.load().map_or(&[][..], |load| &load.interfaces);
+        let interfaces = numbered(before, &options.interfaces, options.spares);
+        if options.interfaces.is_empty() {
+            return Err(Error::failed("no interface is named"));
+        }
+        let has_buckets = start.stage_maps(options.sizing.max_sources, interfaces.len())?;
+        if start.load().is_some() && !has_buckets {
+            tracing::warn!(
+                "the number of sources that fit has changed: buckets of sources begin anew"
+            );
+        }
+        let former = start.former_counters()?;
+        let is_adopted = start.load().is_some();
+        let pins = start.pins;
+        let staging = pins.staging();
+        let instances = (0u32..)
+            .zip(interfaces)
+            .map(|(number, interface)| {
+                load::instance(interface, number, &staging, options.sizing, seed, object)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let last = state.rules.iter().map(|rules| rules.generation).max().unwrap_or_default();
+        let mut rules = Rules::open(&staging, last)?;
+        if is_adopted {
+            rules.end_trial();
+        }
+        let said = |list: &BTreeMap<Prefix, Statement>| {
+            list.iter().map(|(prefix, it)| (*prefix, it.clone())).collect()
+        };
+        let (allowed, banned) = (said(&state.allowed), said(&state.banned));
+        let lists = listed::adopt(&staging, seed, allowed, banned, &mut rules)?;
+        Ok(Self { instances, rules, lists, seed, pins, sizing: options.sizing, former })
+    }
+
     /// Attaches every instance, or none: takes over links that an earlier
-    /// daemon left pinned, makes those that are missing, and pins all.
+    /// daemon left pinned, and makes those that are missing.
     ///
     /// # Errors
     /// An interface is missing, taken, or cannot do what is wished; links that
     /// were made for this call are gone again.
     pub fn attach(&mut self, wish: Wish) -> Result<()> {
-        attach::all(&mut self.instances, &self.pins, wish)?;
+        attach::all(&mut self.instances, &self.pins, wish)
+    }
+
+    /// Makes the pins of this load the ones that the next daemon finds.
+    ///
+    /// # Errors
+    /// The pins cannot be put in place.
+    pub fn publish(&mut self) -> Result<()> {
         self.pins.publish()
+    }
+
+    /// What counters of an earlier daemon had counted that are used no more, by
+    /// verdict and reason. To be called when its programs run no more.
+    ///
+    /// # Errors
+    /// The kernel refuses a map access.
+    pub fn carry_over(&mut self) -> Result<Vec<Count>> {
+        rules::wait_for_packets_in_flight();
+        let mut counts = Vec::new();
+        for counters in std::mem::take(&mut self.former) {
+            for policy in 0..=stats::NO_POLICY {
+                count(&counters, policy, &mut counts)?;
+            }
+        }
+        Ok(counts)
+    }
+
+    /// Attaches a spare instance, or one whose interface it is already, to an
+    /// interface. Says its number.
+    ///
+    /// # Errors
+    /// There is no spare one, or as [`Plane::attach`]; nothing has changed
+    /// then.
+    pub fn attach_to(&mut self, name: &str, wish: Wish) -> Result<usize> {
+        let of = |it: &Instance| it.interface.as_deref() == Some(name);
+        let known = self.instances.iter().position(of);
+        let spare = || self.instances.iter().position(|it| it.interface.is_none());
+        let number = known.or_else(spare).ok_or_else(|| {
+            Error::failed(format!("there is no room for {name}"))
+                .hint("name it at the start; a restart leaves no gap")
+        })?;
+        attach::one(&mut self.instances[number], &self.pins, name, wish)?;
+        Ok(number)
+    }
+
+    /// Takes the protection off an interface. Says what was counted there, and
+    /// counts anew from then on.
+    ///
+    /// # Errors
+    /// It is not protected, or the kernel refuses.
+    pub fn detach_from(&mut self, number: usize) -> Result<Vec<Count>> {
+        let instance = self.instances.get_mut(number);
+        let instance = instance.ok_or_else(|| Error::failed("there is no such instance"))?;
+        if let Some(name) = &instance.interface {
+            self.pins.drop_link(name)?;
+        }
+        (instance.interface, instance.attachment) = (None, None);
+        rules::wait_for_packets_in_flight();
+        let mut counts = Vec::new();
+        for policy in 0..=stats::NO_POLICY {
+            count(&instance.counters, policy, &mut counts)?;
+        }
+        let zero = vec![Counter::default(); self.sizing.cpus as usize];
+        for it in &counts {
+            let row = stats::row(it.policy, it.verdict, it.reason);
+            let zero = PerCpuValues::try_from(zero.clone())
+                .map_err(|error| Error::failed(format!("cannot clear the counters: {error}")))?;
+            instance.counters.set(row, zero, 0).map_err(|error| unreadable(&error))?;
+        }
+        Ok(counts)
+    }
+
+    /// The kernel's number of the map by which this load is known.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn control_id(&self) -> Result<u32> {
+        self.rules.control_id()
+    }
+
+    /// Whether a rule set is live.
+    #[must_use]
+    pub fn has_rules(&self) -> bool {
+        self.generation() > 0
+    }
+
+    /// Numbers of the live rule set and of the other one.
+    #[must_use]
+    pub fn generations(&self) -> [u64; 2] {
+        self.rules.generations()
+    }
+
+    /// Number that the next rule set gets.
+    #[must_use]
+    pub const fn next_generation(&self) -> u64 {
+        self.rules.next()
     }
 
     /// Where the instances are attached.
     pub fn attached(&self) -> impl Iterator<Item = Attached> + '_ {
-        self.instances.iter().filter_map(|instance| {
-            instance.attachment.as_ref().map(|attachment| Attached {
-                name: instance.interface.clone(),
+        self.instances.iter().enumerate().filter_map(|(number, instance)| {
+            let (name, attachment) =
+                instance.interface.as_ref().zip(instance.attachment.as_ref())?;
+            Some(Attached {
+                number,
+                name: name.clone(),
                 index: attachment.index,
                 mode: attachment.mode,
                 program_id: attachment.program_id,
-                pinned: self.pins.holds_link(&instance.interface),
+                pinned: self.pins.holds_link(name),
             })
         })
     }
@@ -258,9 +391,15 @@ impl Plane {
         self.rules.go_live(live.slot, live.deadline_ns);
     }
 
-    /// Names of the interfaces, by their number.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.instances.iter().map(|instance| instance.interface.as_str())
+    /// Names of the interfaces by their number; none where one is spare.
+    pub fn names(&self) -> impl Iterator<Item = Option<&str>> {
+        self.instances.iter().map(|instance| instance.interface.as_deref())
+    }
+
+    /// The same as text, empty where one is spare.
+    #[must_use]
+    pub fn interfaces(&self) -> Vec<String> {
+        self.names().map(|name| name.unwrap_or_default().to_owned()).collect()
     }
 
     /// The numbers that hashes of this load begin with.
@@ -371,18 +510,7 @@ impl Plane {
         let instance = instance.ok_or_else(|| Error::failed("there is no such instance"))?;
         let mut counts = Vec::new();
         for policy in rows.chain([stats::NO_POLICY]) {
-            for (row, verdict, reason) in stats::rows(policy) {
-                let values = instance.counters.get(&row, 0).map_err(|error| {
-                    Error::failed(format!("cannot read the counters: {}", chain(&error)))
-                })?;
-                let counter = values.iter().fold(Counter::default(), |sum, value| Counter {
-                    packets: sum.packets + value.packets,
-                    bytes: sum.bytes + value.bytes,
-                });
-                if counter != Counter::default() {
-                    counts.push(Count { policy, verdict, reason, counter });
-                }
-            }
+            count(&instance.counters, policy, &mut counts)?;
         }
         Ok(counts)
     }
@@ -421,15 +549,48 @@ pub fn remove_pins(pin_dir: &Path) -> Result<usize> {
     pins::remove_all(pin_dir)
 }
 
-/// Whether the rules that an earlier daemon left in force wait to be confirmed,
-/// or were not confirmed in time.
-#[must_use]
-pub fn left_unconfirmed(pin_dir: &Path) -> bool {
-    let control = pins::live(pin_dir).join("CONTROL");
-    let control = MapData::from_pin(control).and_then(Map::from_map_data);
-    let control = control.and_then(Array::<_, Control>::try_from);
-    let control = control.and_then(|control| control.get(&0, 0));
-    control.is_ok_and(|control| control.live().deadline_ns.is_some())
+/// Adds what is counted under a policy, over all CPUs.
+fn count(
+    counters: &PerCpuArray<MapData, Counter>,
+    policy: u32,
+    counts: &mut Vec<Count>,
+) -> Result<()> {
+    for (row, verdict, reason) in stats::rows(policy) {
+        let values = counters.get(&row, 0).map_err(|error| {
+            Error::failed(format!("cannot read the counters: {}", chain(&error)))
+        })?;
+        let counter = values.iter().fold(Counter::default(), |sum, value| Counter {
+            packets: sum.packets + value.packets,
+            bytes: sum.bytes + value.bytes,
+        });
+        if counter != Counter::default() {
+            counts.push(Count { policy, verdict, reason, counter });
+        }
+    }
+    Ok(())
+}
+
+/// The interfaces by their number: each keeps the one that it had, and some are
+/// spare.
+fn numbered(before: &[Option<String>], wished: &[String], spares: u32) -> Vec<Option<String>> {
+    let is_wished = |name: &String| wished.contains(name);
+    let mut numbered: Vec<_> = before.iter().map(|name| name.clone().filter(is_wished)).collect();
+    for name in wished {
+        if numbered.contains(&Some(name.clone())) {
+            continue;
+        }
+        match numbered.iter_mut().find(|it| it.is_none()) {
+            Some(free) => *free = Some(name.clone()),
+            None => numbered.push(Some(name.clone())),
+        }
+    }
+    let most = wished.len() + spares as usize;
+    let is_spare = |it: &Option<String>| it.is_none();
+    while numbered.len() > most && numbered.last().is_some_and(is_spare) {
+        numbered.pop();
+    }
+    numbered.resize(numbered.len().max(most), None);
+    numbered
 }
 
 /// What is there, or that it is not.

@@ -1,8 +1,9 @@
 //! Names on the BPF file system.
 //!
 //! `<pin-dir>/v<ABI>` holds the maps and links that are in force. A start
-//! builds `<pin-dir>/new` and exchanges the two in one step, so that at every
-//! moment one complete set is there, and a failed start leaves none of its own.
+//! builds `<pin-dir>/new`, in which maps that it takes over are pinned a second
+//! time, and exchanges the two in one step: at every moment one complete set is
+//! there, and a failed start leaves none of its own.
 
 use std::{
     ffi::CString,
@@ -51,7 +52,8 @@ fn linked_interface(path: &Path) -> Option<&str> {
 /// The pins of one load; nothing else is ever removed.
 fn is_ours(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    super::load::SHARED.contains(&&*name) || name.starts_with("link-") || name.starts_with("stats-")
+    super::load::SHARED.contains(&&*name)
+        || ["link-", "relink-", "stats-"].iter().any(|start| name.starts_with(start))
 }
 
 impl Pins {
@@ -62,7 +64,8 @@ impl Pins {
         let lock = lock(root)?;
         let mut pins = Self { root: root.to_owned(), staged: false, _lock: lock };
         // What a start could stumble over later is found before it begins.
-        for directory in [pins.staging(), pins.live()] {
+        require_only_ours(&pins.staging())?;
+        for directory in pins.loads()? {
             require_only_ours(&directory)?;
         }
         remove_directory(&pins.staging())?;
@@ -81,7 +84,8 @@ impl Pins {
         live(&self.root)
     }
 
-    /// Makes the staged pins the ones in force, and removes those before.
+    /// Makes the staged pins the ones in force, and removes those before, also
+    /// those of other versions.
     pub(super) fn publish(&mut self) -> Result<()> {
         let (staging, live) = (self.staging(), self.live());
         let flags = if live.exists() { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
@@ -90,19 +94,72 @@ impl Pins {
         })?;
         self.staged = false;
         // What was there before is in the staging directory now.
-        for before in list(&staging)?.iter().filter_map(|path| linked_interface(path)) {
-            if !self.holds_link(before) {
-                tracing::warn!("{before}: no longer protected; an earlier limiterd had it");
+        let mut before = self.loads()?;
+        before.retain(|directory| *directory != live);
+        before.push(staging);
+        for directory in before {
+            for interface in list(&directory)?.iter().filter_map(|path| linked_interface(path)) {
+                if !self.holds_link(interface) {
+                    tracing::warn!("{interface}: no longer protected; an earlier limiterd had it");
+                }
             }
+            remove_directory(&directory)?;
         }
-        remove_directory(&staging).map(|_| ())
+        Ok(())
+    }
+
+    /// Directories of loads in force, of this version and of others.
+    pub(super) fn loads(&self) -> Result<Vec<PathBuf>> {
+        let mut loads = ours(&self.root)?;
+        loads.retain(|directory| *directory != self.staging());
+        Ok(loads)
     }
 
     /// The links that an earlier daemon left pinned, by where.
     pub(super) fn links(&self) -> Result<Vec<PathBuf>> {
-        let mut pins = list(&self.live())?;
-        pins.retain(|path| linked_interface(path).is_some());
-        Ok(pins)
+        let mut links = Vec::new();
+        for directory in self.loads()? {
+            let pins = list(&directory)?;
+            links.extend(pins.into_iter().filter(|path| linked_interface(path).is_some()));
+        }
+        Ok(links)
+    }
+
+    /// The counters that an earlier daemon left pinned, by where.
+    pub(super) fn counters(&self) -> Result<Vec<PathBuf>> {
+        let mut counters = Vec::new();
+        for directory in self.loads()? {
+            let is_counter = |path: &PathBuf| {
+                path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("stats-"))
+            };
+            counters.extend(list(&directory)?.into_iter().filter(is_counter));
+        }
+        Ok(counters)
+    }
+
+    /// Where a link is pinned on its way to its name.
+    pub(super) fn aside(&self, interface: &str) -> PathBuf {
+        self.live().join(format!("re{}", link_pin(interface)))
+    }
+
+    /// Puts a pinned link in the place of the one of that name.
+    pub(super) fn replace_link(&self, interface: &str) -> Result<()> {
+        let (new, path) = (self.aside(interface), self.live().join(link_pin(interface)));
+        fs::rename(&new, &path).map_err(|error| {
+            let _ = fs::remove_file(&new);
+            failed("put in place", &path, &error)
+        })
+    }
+
+    /// Detaches and unpins the link of an interface.
+    pub(super) fn drop_link(&self, interface: &str) -> Result<()> {
+        let path = self.live().join(link_pin(interface));
+        if !path.exists() {
+            return Ok(());
+        }
+        // The interface may be gone, and the link with it.
+        let _ = detach(&path);
+        fs::remove_file(&path).map_err(|error| failed("remove", &path, &error))
     }
 
     /// Whether the link of an interface is pinned.

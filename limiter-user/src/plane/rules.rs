@@ -49,22 +49,55 @@ pub(super) struct Rules {
 #[derive(Default)]
 struct Written {
     generation: u64,
-    /// As in [`Compiled`]; all zero while it is empty.
-    classes: Vec<Set>,
-    prefixes: BTreeMap<(bool, Prefix), Set>,
+    /// As in [`Compiled`]; unknown before they are written for the first time.
+    classes: Option<Vec<Set>>,
+    /// By length and key.
+    prefixes: BTreeMap<(u32, PrefixKey), Set>,
 }
 
 impl Rules {
-    /// Opens the maps that are pinned in `directory`.
-    pub(super) fn open(directory: &Path) -> Result<Self> {
+    /// Opens the maps that are pinned in `directory`, with the rules that are in
+    /// them; generations are counted on from `last`.
+    pub(super) fn open(directory: &Path, last: u64) -> Result<Self> {
+        let rules: Array<_, Ruleset> = map(directory, "RULES")?;
+        let prefixes: LpmTrie<_, PrefixKey, Set> = map(directory, "CLASS_PREFIX")?;
+        let mut written: [Written; 2] = Default::default();
+        for (slot, written) in (0u32..).zip(&mut written) {
+            written.generation = rules.get(&slot, 0).map_err(|error| failed(&error))?.generation();
+        }
+        for entry in prefixes.iter() {
+            let (key, set) = entry.map_err(|error| failed(&error))?;
+            let (bits, key) = (key.prefix_len(), key.data());
+            let [_, slot] = key.table;
+            written[slot as usize & 1].prefixes.insert((bits, key), set);
+        }
         Ok(Self {
-            rules: map(directory, "RULES")?,
             classes: map(directory, "CLASSES")?,
-            prefixes: map(directory, "CLASS_PREFIX")?,
             control: ControlPage::open(directory)?,
-            written: Default::default(),
-            last: 0,
+            last: written.iter().map(|it| it.generation).fold(last, u64::max),
+            rules,
+            prefixes,
+            written,
         })
+    }
+
+    /// Ends a trial that an earlier daemon began: a restart takes it back.
+    pub(super) fn end_trial(&mut self) -> bool {
+        let live = self.control.live();
+        if live.deadline_ns.is_some() {
+            self.control.set_live(Live { slot: live.slot ^ 1, deadline_ns: None });
+        }
+        live.deadline_ns.is_some()
+    }
+
+    /// The kernel's number of the control word's map.
+    pub(super) fn control_id(&self) -> Result<u32> {
+        self.control.map.info().map(|info| info.id()).map_err(|error| failed(&error))
+    }
+
+    /// Number that the next generation gets.
+    pub(super) const fn next(&self) -> u64 {
+        self.last + 1
     }
 
     /// Which rules are live now, and until when they wait to be confirmed.
@@ -81,6 +114,12 @@ impl Rules {
     /// Number of the generation that is live now, counted from the load.
     pub(super) fn generation(&self) -> u64 {
         self.written[self.live().slot as usize & 1].generation
+    }
+
+    /// Numbers of the live generation and of the other one.
+    pub(super) fn generations(&self) -> [u64; 2] {
+        let slot = self.live().slot as usize & 1;
+        [self.written[slot].generation, self.written[slot ^ 1].generation]
     }
 
     /// Slot of the generation that no packet reads, once a change may be
@@ -125,14 +164,15 @@ impl Rules {
             return Ok(());
         }
         let written = &mut self.written[slot as usize & 1].classes;
-        written.resize(CLASSES as usize, 0);
-        for (index, (written, set)) in (0u32..).zip(written.iter_mut().zip(classes)) {
-            if written != set {
+        let before = written.take();
+        for (index, set) in (0u32..).zip(classes) {
+            let same = before.as_ref().is_some_and(|before| before[index as usize] == *set);
+            if !same {
                 let index = slot * CLASSES + index;
                 self.classes.set(index, *set, 0).map_err(|error| failed(&error))?;
-                *written = *set;
             }
         }
+        *written = Some(classes.to_vec());
         Ok(())
     }
 
@@ -142,17 +182,23 @@ impl Rules {
         prefixes: &BTreeMap<(bool, Prefix), Set>,
     ) -> Result<()> {
         let written = &mut self.written[slot as usize & 1].prefixes;
+        let wanted: BTreeMap<_, _> = prefixes
+            .iter()
+            .map(|(key, set)| {
+                let key = prefix_key(slot, *key);
+                ((key.prefix_len(), key.data()), (key, *set))
+            })
+            .collect();
         let gone: Vec<_> =
-            written.keys().filter(|key| !prefixes.contains_key(key)).copied().collect();
-        for key in gone {
-            self.prefixes.remove(&prefix_key(slot, key)).map_err(|error| failed(&error))?;
-            written.remove(&key);
+            written.keys().filter(|key| !wanted.contains_key(key)).copied().collect();
+        for at in gone {
+            self.prefixes.remove(&Key::new(at.0, at.1)).map_err(|error| failed(&error))?;
+            written.remove(&at);
         }
-        for (key, set) in prefixes {
-            if written.get(key) != Some(set) {
-                let at = prefix_key(slot, *key);
-                self.prefixes.insert(&at, *set, 0).map_err(|error| failed(&error))?;
-                written.insert(*key, *set);
+        for (at, (key, set)) in wanted {
+            if written.get(&at) != Some(&set) {
+                self.prefixes.insert(&key, set, 0).map_err(|error| failed(&error))?;
+                written.insert(at, set);
             }
         }
         Ok(())
@@ -184,7 +230,7 @@ pub(super) fn nanoseconds(clock: ClockId) -> u64 {
 /// promised to arrive as one word.
 struct ControlPage {
     page: NonNull<Control>,
-    _map: MapData,
+    map: MapData,
 }
 
 /// What the kernel maps at the least.
@@ -204,10 +250,7 @@ impl ControlPage {
             Error::failed(format!("cannot access the control word in the kernel: {error}"))
         })?;
         let page = NonNull::new(page.cast::<Control>());
-        Ok(Self {
-            page: page.ok_or_else(|| Error::failed("the control word is nowhere"))?,
-            _map: map,
-        })
+        Ok(Self { page: page.ok_or_else(|| Error::failed("the control word is nowhere"))?, map })
     }
 
     fn words(&self) -> &[AtomicU64; 2] {
@@ -253,7 +296,7 @@ fn failed(error: &MapError) -> Error {
 /// Waits until every packet that is being processed now has been processed:
 /// XDP programs run under RCU, and this system call is `synchronize_rcu`
 /// (kernel/sched/membarrier.c).
-fn wait_for_packets_in_flight() {
+pub(super) fn wait_for_packets_in_flight() {
     const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
     // SAFETY: takes three integers and touches no memory of ours.
     let done = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };

@@ -16,11 +16,12 @@ impl Service {
     /// There is no such interface or policy, or the kernel does not answer.
     pub fn stats(&self, interface: Option<&str>, policy: Option<&str>) -> Result<api::Stats> {
         if let Some(name) = policy {
-            self.policies.find(name)?;
+            self.in_force.policies.find(name)?;
         }
-        let row = |name: &str| self.numbers.row(name);
+        let row = |name: &str| self.in_force.numbers.row(name);
         let now = interface::all()?;
-        let attached: Vec<_> = self.plane.attached().collect();
+        let mut attached: Vec<_> = self.plane.attached().collect();
+        attached.sort_by_key(|it| it.number);
         let on: Vec<_> = attached.iter().map(|attached| present_name(attached, &now)).collect();
         if let Some(name) = interface
             && !on.iter().any(|known| known == name)
@@ -39,7 +40,7 @@ impl Service {
             policies: Vec::new(),
         };
         let chosen = |name: &&str| policy.is_none_or(|policy| policy == *name);
-        let names: Vec<_> = self.policies.names().filter(chosen).collect();
+        let names: Vec<_> = self.in_force.policies.names().filter(chosen).collect();
         let rows: Vec<_> = names.iter().map(|name| row(name)).collect();
         for name in &names {
             stats.policies.push(api::PolicyCount {
@@ -49,20 +50,25 @@ impl Service {
                 would_drop: api::Count::default(),
             });
         }
-        for (at, attached) in attached.iter().enumerate().filter(|(at, _)| wanted(*at)) {
+        for (_, attached) in attached.iter().enumerate().filter(|(at, _)| wanted(*at)) {
+            let at = attached.number;
             stats.interfaces.push(api::StatsInterface {
                 name: present_name(attached, &now),
                 index: attached.index,
                 mode: attached.mode.name().into(),
                 attached: is_on(attached, &now),
             });
-            for count in self.plane.counts(at, self.numbers.rows())? {
+            for count in self.plane.counts(at, self.in_force.numbers.rows())? {
                 let place = rows.iter().position(|row| *row == Some(count.policy));
                 if policy.is_none() || place.is_some() {
                     let before = self.counted_before(at, &count);
                     add(&mut stats, &count, place, before);
                 }
             }
+        }
+        if interface.is_none() && policy.is_none() {
+            let carried = self.carried.iter().filter_map(|sum| sum.count());
+            carried.for_each(|count| add(&mut stats, &count, None, Counter::default()));
         }
         stats.reasons.sort_by(|a, b| {
             (b.packets, &a.reason, &a.verdict).cmp(&(a.packets, &b.reason, &b.verdict))
@@ -78,7 +84,11 @@ impl Service {
                 && (before.policy, before.verdict, before.reason)
                     == (count.policy, count.verdict, count.reason)
         };
-        self.baselines.iter().find(same).map_or(Counter::default(), |(_, before)| before.counter)
+        self.in_force
+            .baselines
+            .iter()
+            .find(same)
+            .map_or(Counter::default(), |(_, before)| before.counter)
     }
 }
 

@@ -69,7 +69,7 @@ impl Service {
             .is_some();
         let rules = *machine.ruleset(slot).ok_or_else(|| Error::failed("there are no rules"))?;
         let place = classify(&packet, &Linear(&frame), &rules, slot, &machine);
-        let policy = self.policies.all().get(place as usize).filter(|_| !is_listed);
+        let policy = self.in_force.policies.all().get(place as usize).filter(|_| !is_listed);
         if !is_listed {
             self.explain_policies(&packet, &frame, &rules, place, &machine, &mut step);
         }
@@ -116,7 +116,13 @@ impl Service {
                 port: packet.shape.port(&Linear(&frame)),
                 vlan: Some(vlan(&Linear(&frame))).filter(|vlan| *vlan != 0),
                 length: packet.length,
-                interface: self.plane.names().nth(interface as usize).unwrap_or_default().into(),
+                interface: self
+                    .plane
+                    .names()
+                    .nth(interface as usize)
+                    .flatten()
+                    .unwrap_or_default()
+                    .into(),
             },
             verdict: verdict.into(),
             reason: decision.reason.name().into(),
@@ -128,7 +134,8 @@ impl Service {
     }
 
     fn mode_of(&self, policy: &Policy) -> String {
-        let observes = self.policies.observes() && policy.mode == crate::mode::Mode::Enforce;
+        let observes =
+            self.in_force.policies.observes() && policy.mode == crate::mode::Mode::Enforce;
         if observes { "observe" } else { policy.mode.name() }.into()
     }
 
@@ -136,9 +143,9 @@ impl Service {
         let Some(name) = name else {
             return Ok(0);
         };
-        let at = self.plane.names().position(|interface| interface == name);
+        let at = self.plane.names().position(|interface| interface == Some(name));
         at.and_then(|at| u32::try_from(at).ok()).ok_or_else(|| {
-            let names: Vec<_> = self.plane.names().collect();
+            let names: Vec<_> = self.plane.names().flatten().collect();
             Error::new(Kind::NotFound, format!("'{name}' is not protected"))
                 .hint(format!("protected are: {}", names.join(", ")))
         })
@@ -147,10 +154,10 @@ impl Service {
     /// The rules in force, in memory, without a bucket.
     fn machine(&self, interface: u32) -> Result<Machine> {
         const ROOM: usize = 64;
-        let (numbered, _) = self.numbers.clone().assign(self.policies.names());
-        let interfaces: Vec<_> = self.plane.names().map(str::to_owned).collect();
+        let (numbered, _) = self.in_force.numbers.clone().assign(self.in_force.policies.names());
+        let interfaces = self.plane.interfaces();
         let sizing = self.plane.sizing();
-        let compiled = self.policies.compile_as(&numbered, sizing, &interfaces)?;
+        let compiled = self.in_force.policies.compile_as(&numbered, sizing, &interfaces)?;
         let mut machine =
             Machine::new(sizing.cpus, ROOM, compiled.clone()).with_seed(self.plane.seed());
         machine.set_rules(compiled, self.plane.live().slot);
@@ -199,7 +206,9 @@ impl Service {
             self.plane.live().slot,
             machine,
         );
-        for (at, policy) in (0u32..).zip(self.policies.all()).take_while(|(at, _)| *at <= place) {
+        for (at, policy) in
+            (0u32..).zip(self.in_force.policies.all()).take_while(|(at, _)| *at <= place)
+        {
             let name = format!("policy {}", policy.name);
             let other = axes.iter().find(|(_, set)| set >> at & 1 == 0);
             let result = match other {
@@ -209,7 +218,7 @@ impl Service {
             };
             step(&name, result);
         }
-        if self.policies.all().get(place as usize).is_none() {
+        if self.in_force.policies.all().get(place as usize).is_none() {
             step("policy", "none matches: unlimited".into());
         }
     }

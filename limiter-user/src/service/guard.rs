@@ -89,7 +89,7 @@ impl Service {
                 session,
                 self.interface_of(session.server),
             ) {
-                let mut numbers = self.numbers.clone();
+                let mut numbers = self.in_force.numbers.clone();
                 let _ = numbers.assign(policies.names());
                 let policy = policies.names().find(|name| numbers.row(name) == Some(row));
                 let why = format!("{} of policy '{}'", reason.name(), policy.unwrap_or("?"));
@@ -105,7 +105,7 @@ impl Service {
     /// Refuses bans of the caller, of management prefixes, of this host and of
     /// everybody.
     pub(super) fn guard_bans(&self, prefixes: &[Prefix], caller: Option<Caller>) -> Result<()> {
-        let management = &self.policies.config().daemon.management;
+        let management = &self.in_force.policies.config().daemon.management;
         let own = own_addresses();
         for prefix in prefixes {
             if prefix.length() == 0 {
@@ -185,7 +185,7 @@ impl Service {
     fn interface_of(&self, address: IpAddr) -> u32 {
         let own = own_addresses();
         let name = own.iter().find(|(_, own)| *own == address).map(|(name, _)| name.as_str());
-        let at = self.plane.names().position(|interface| Some(interface) == name);
+        let at = self.plane.names().position(|interface| interface.is_some() && interface == name);
         at.and_then(|at| u32::try_from(at).ok()).unwrap_or_default()
     }
 }

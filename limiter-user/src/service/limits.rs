@@ -17,8 +17,8 @@ impl Service {
     /// There is no policy of that name.
     pub fn limits(&self, policy: Option<&str>) -> Result<api::Limits> {
         let policies = match policy {
-            Some(name) => vec![self.shown(self.policies.find(name)?)],
-            None => self.policies.all().iter().map(|policy| self.shown(policy)).collect(),
+            Some(name) => vec![self.shown(self.in_force.policies.find(name)?)],
+            None => self.in_force.policies.all().iter().map(|policy| self.shown(policy)).collect(),
         };
         Ok(api::Limits { schema_version: SCHEMA_VERSION, policies })
     }
@@ -36,7 +36,7 @@ impl Service {
     ) -> Result<api::Limits> {
         let force = change.force;
         self.settle();
-        self.policies.find(name)?;
+        self.in_force.policies.find(name)?;
         let source = api::LevelChange {
             rate: change.rate.clone(),
             burst: change.burst.clone(),
@@ -54,7 +54,7 @@ impl Service {
             return Err(Error::new(Kind::Invalid, "nothing is to be changed")
                 .hint("name a rate, a burst, a bandwidth or a mode"));
         }
-        if self.policies.observes() && change.mode == Some(Mode::Enforce) {
+        if self.in_force.policies.observes() && change.mode == Some(Mode::Enforce) {
             return Err(Error::new(
                 Kind::Invalid,
                 "this limiterd runs with --observe: it drops nothing",
@@ -62,7 +62,7 @@ impl Service {
             .hint("restart it without --observe; it takes over without a gap"));
         }
         self.require_none_pending()?;
-        let changed = self.policies.changed(name, &change)?;
+        let changed = self.in_force.policies.changed(name, &change)?;
         if !force {
             self.guard_policies(&changed, &self.compiled(&changed)?, caller)?;
         }
@@ -72,7 +72,7 @@ impl Service {
 
     fn shown(&self, policy: &Policy) -> api::Limit {
         let mode = match policy.mode {
-            Mode::Enforce if self.policies.observes() => Mode::Observe,
+            Mode::Enforce if self.in_force.policies.observes() => Mode::Observe,
             mode => mode,
         };
         let prefix = policy.per_prefix.as_ref().map(|lengths| api::PrefixLimit {

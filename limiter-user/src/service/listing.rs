@@ -55,7 +55,12 @@ impl Service {
                 format!("{prefix} is allowed, and allow beats ban: the ban has no effect")
             }));
         }
-        self.plane.add(list, statements)?;
+        // Noted before packets meet it, as all changes are.
+        self.store.said(list, &statements);
+        if let Err(error) = self.plane.add(list, statements) {
+            self.rewrite();
+            return Err(error);
+        }
         Ok(api::ListChanged { schema_version: SCHEMA_VERSION, changed: prefixes.len(), warnings })
     }
 
@@ -88,7 +93,11 @@ impl Service {
             return Err(Error::new(Kind::NotFound, format!("{first} is not {problem}{more}"))
                 .hint(format!("limiterctl {name} list shows what is{configured}")));
         }
-        self.plane.remove(list, &prefixes)?;
+        self.store.unsaid(list, &prefixes);
+        if let Err(error) = self.plane.remove(list, &prefixes) {
+            self.rewrite();
+            return Err(error);
+        }
         let changed = prefixes.len();
         Ok(api::ListChanged { schema_version: SCHEMA_VERSION, changed, warnings: Vec::new() })
     }
@@ -97,7 +106,7 @@ impl Service {
     pub fn list(&mut self, list: List) -> api::List {
         self.settle();
         let now = plane::boot_ns();
-        let config = self.policies.config();
+        let config = self.in_force.policies.config();
         let configured = match list {
             List::Allow => &config.allow,
             List::Ban => &config.deny,

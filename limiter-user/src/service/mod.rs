@@ -3,8 +3,10 @@
 mod counts;
 mod explain;
 mod guard;
+mod interfaces;
 mod limits;
 mod listing;
+mod resume;
 mod transactions;
 
 use std::time::Instant;
@@ -13,62 +15,180 @@ use self::transactions::{ConfigFile, Reload};
 pub use self::{
     guard::Caller,
     listing::duration_of,
-    transactions::{Overrides, Startup, read_text},
+    resume::{Plan, plan},
+    transactions::{Overrides, Startup, base_of, read_text},
 };
 use crate::{
     api::{self, SCHEMA_VERSION},
     config,
     error::Result,
     interface::{self, Interface},
+    lists::List,
     numbers::Numbers,
     plane::{self, Attached, Plane},
     policies::Policies,
+    state::{Load, Rules, State, Store, Sum},
     trouble::{self, Counts, Trouble},
 };
 
-/// The running shield.
-pub struct Service {
-    plane: Plane,
-    /// Those in force.
+/// Policies and what was counted under them.
+#[derive(Clone, Debug)]
+struct InForce {
     policies: Policies,
-    /// Those that come back unless the present ones are confirmed.
-    previous: Option<Policies>,
     numbers: Numbers,
     /// What had been counted, on which interface, when a policy took over a row
     /// of counters.
     baselines: Vec<(usize, plane::Count)>,
+}
+
+impl InForce {
+    fn rules(&self, generation: u64, base: u32, trial: bool) -> Rules {
+        Rules {
+            generation,
+            config: self.policies.config().to_toml(),
+            base,
+            trial,
+            numbers: self.numbers.clone(),
+            baselines: self.baselines.iter().map(|(at, count)| (*at, (*count).into())).collect(),
+        }
+    }
+}
+
+/// The running shield.
+pub struct Service {
+    plane: Plane,
+    in_force: InForce,
+    /// What comes back unless the present is confirmed.
+    previous: Option<InForce>,
     startup: Startup,
+    store: Store,
+    load: Load,
+    carried: Vec<Sum>,
+    wish: plane::Wish,
     file: Option<ConfigFile>,
     reload: Option<Reload>,
     started: Instant,
     trouble: Trouble,
 }
 
+/// What a service is made of.
+pub struct Parts {
+    /// Loaded, and attached to nothing.
+    pub plane: Plane,
+    /// What to put in force.
+    pub plan: Plan,
+    /// How the daemon was started.
+    pub startup: Startup,
+    /// Where what is to outlive it is kept.
+    pub store: Store,
+    /// What was kept there.
+    pub state: State,
+    /// How interfaces are attached to.
+    pub wish: plane::Wish,
+}
+
 impl Service {
-    /// A service over a plane on which these policies are in force, with these
-    /// numbers.
-    #[must_use]
-    pub fn new(plane: Plane, policies: Policies, numbers: Numbers, startup: Startup) -> Self {
+    /// Attaches, puts the plan in force, and makes all of it what the next
+    /// daemon finds.
+    ///
+    /// # Errors
+    /// An interface cannot be attached to, or the kernel refuses; nothing new
+    /// is attached then.
+    pub fn start(parts: Parts) -> Result<Self> {
+        let Parts { plane, plan, startup, store, state, wish } = parts;
         let started = Instant::now();
         let file = startup.file.as_deref().map(ConfigFile::now);
-        Self {
+        let load = Load {
+            control: plane.control_id()?,
+            seed: plane.seed(),
+            interfaces: plane.names().map(|name| name.map(str::to_owned)).collect(),
+            started_for: plan.started_for,
+        };
+        let in_force = InForce {
+            policies: plan.policies.clone(),
+            numbers: plan.numbers,
+            baselines: plan.baselines,
+        };
+        let mut service = Self {
             plane,
-            policies,
+            in_force,
             previous: None,
-            numbers,
-            baselines: Vec::new(),
             startup,
+            store,
+            load,
+            carried: Vec::new(),
+            wish,
             file,
             reload: None,
             started,
             trouble: Trouble::new(started),
+        };
+        // Maps of an earlier daemon hold its rules, which stay in force until
+        // nothing can fail any more; new maps hold none, and must before a
+        // packet meets them.
+        let has_rules = service.plane.has_rules();
+        if !has_rules {
+            service.put(plan.policies.clone(), None)?;
         }
+        service.plane.attach(wish)?;
+        service.carried = resume::carried(&state, service.plane.carry_over()?);
+        // Noted before the pins are in place: at no moment is a load pinned of
+        // which nothing is known.
+        service.store.load(&service.load);
+        service.store.carried(&service.carried);
+        service.plane.publish()?;
+        if has_rules {
+            service.put(plan.policies, None)?;
+        }
+        service.rewrite();
+        Ok(service)
+    }
+
+    /// Writes anew what is to outlive the daemon.
+    fn rewrite(&mut self) {
+        let said = |list| self.plane.statements(list).map(|(at, it)| (at, it.clone())).collect();
+        let [generation, before] = self.plane.generations();
+        let base = self.startup.base;
+        let mut rules = Vec::new();
+        if let Some(previous) = &self.previous {
+            rules.push(previous.rules(before, base, false));
+        }
+        rules.push(self.in_force.rules(generation, base, self.previous.is_some()));
+        let state = State {
+            loads: vec![self.load.clone()],
+            rules,
+            allowed: said(List::Allow),
+            banned: said(List::Ban),
+            carried: self.carried.clone(),
+        };
+        self.store.rewrite(&state);
+    }
+
+    /// Waits until all that is to outlive the daemon is on the disk.
+    pub fn save_state(&mut self) {
+        if self.store.wants_rewrite() {
+            self.rewrite();
+        }
+        self.store.sync();
+    }
+
+    /// What is in the kernel.
+    #[must_use]
+    pub const fn plane(&self) -> &Plane {
+        &self.plane
+    }
+
+    /// The policies in force.
+    #[must_use]
+    pub const fn policies(&self) -> &Policies {
+        &self.in_force.policies
     }
 
     /// Whether the protection stays in force when the daemon stops.
     #[must_use]
     pub fn keeps_protection(&self) -> bool {
-        self.startup.file.is_some() && self.policies.config().daemon.on_stop == config::OnStop::Keep
+        self.startup.file.is_some()
+            && self.in_force.policies.config().daemon.on_stop == config::OnStop::Keep
     }
 
     /// Takes the protection off; says from which interfaces.
@@ -93,12 +213,15 @@ impl Service {
     pub fn watch(&mut self) -> Result<Vec<String>> {
         self.settle();
         self.plane.expire()?;
+        self.save_state();
         let trouble = self.trouble()?;
         self.trouble.note(Instant::now(), trouble);
+        self.attach_those_that_came_back()?;
         let now = interface::all()?;
         let mut problems: Vec<_> =
             self.plane.attached().filter_map(|attached| problem(&attached, &now)).collect();
         problems.extend(self.reload_problem());
+        problems.extend(self.store.problems());
         Ok(problems)
     }
 
@@ -120,17 +243,24 @@ impl Service {
                 mode: attached.mode.name().into(),
                 pinned: attached.pinned,
                 program_id: attached.program_id,
+                link: match present(&attached, &now) {
+                    Some(interface) if interface.is_up => "up",
+                    Some(_) => "down",
+                    None => "gone",
+                }
+                .into(),
             });
         }
         problems.extend(self.trouble.problems(self.trouble()?));
         problems.extend(self.reload_problem());
-        let (sizing, gate) = (self.plane.sizing(), self.policies.gate());
+        problems.extend(self.store.problems());
+        let (sizing, gate) = (self.plane.sizing(), self.in_force.policies.gate());
         Ok(api::Status {
             schema_version: SCHEMA_VERSION,
             version: env!("CARGO_PKG_VERSION").into(),
             object_sha256: crate::object::SHA256.unwrap_or_default().into(),
             uptime_seconds: self.uptime(),
-            observe: self.policies.observes(),
+            observe: self.in_force.policies.observes(),
             interfaces,
             generation: self.plane.generation(),
             confirm: self.confirm_state(),
@@ -152,8 +282,8 @@ impl Service {
     /// Packets under each reason that means trouble of our own.
     fn trouble(&self) -> Result<Counts> {
         let mut trouble = trouble::NONE;
-        for at in 0..self.plane.attached().count() {
-            for count in self.plane.counts(at, self.numbers.rows())? {
+        for attached in self.plane.attached() {
+            for count in self.plane.counts(attached.number, self.in_force.numbers.rows())? {
                 let sum = trouble.iter_mut().find(|(reason, _)| *reason == count.reason);
                 if let Some((_, packets)) = sum {
                     *packets += count.counter.packets;
@@ -184,18 +314,18 @@ fn is_on(attached: &Attached, now: &[Interface]) -> bool {
 
 /// What is wrong with an interface's protection, and the mend.
 fn problem(attached: &Attached, now: &[Interface]) -> Option<String> {
-    const RESTART: &str = "restart limiterd to protect it again";
+    const AGAIN: &str = "limiterctl iface attach protects it again";
     let name = present_name(attached, now);
     if !is_on(attached, now) {
         let what = match present(attached, now) {
             Some(interface) => match interface.program() {
                 Some(program) => format!("has another XDP program on it, number {program}"),
-                None => format!("is not protected: the program was taken off it; {RESTART}"),
+                None => format!("is not protected: the program was taken off it; {AGAIN}"),
             },
             None if now.iter().any(|interface| interface.name == attached.name) => {
-                format!("is not protected: it was removed and made anew; {RESTART}")
+                format!("is not protected: it was removed and made anew; {AGAIN}")
             }
-            None => format!("is gone; when it is back, {RESTART}"),
+            None => "is gone; it is protected again when it is back".to_owned(),
         };
         return Some(format!("{name} {what}"));
     }

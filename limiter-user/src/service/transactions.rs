@@ -8,7 +8,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::{Caller, Service};
+use super::{Caller, InForce, Service};
 use crate::{
     api::{self, SCHEMA_VERSION},
     bytes::Amount,
@@ -31,9 +31,10 @@ pub struct Startup {
     pub overrides: Overrides,
     /// Whether nothing is dropped, whatever a policy says.
     pub observe: bool,
-    /// Where the configuration is kept that an unconfirmed one would give way
-    /// to after a restart.
-    pub previous: PathBuf,
+    /// Checksum of what the policies at the start derive from.
+    pub base: u32,
+    /// Whether changes made at run time before the start are dropped.
+    pub forget: bool,
 }
 
 /// What the command line says in place of the configuration.
@@ -104,6 +105,12 @@ pub(super) struct Reload {
     problem: Option<String>,
 }
 
+/// Checksum of what policies derive from.
+#[must_use]
+pub fn base_of(text: &str) -> u32 {
+    crc32fast::hash(text.as_bytes())
+}
+
 /// Reads the text of a configuration.
 ///
 /// # Errors
@@ -152,7 +159,7 @@ impl Service {
         )?;
         Ok(api::ConfigChanges {
             schema_version: SCHEMA_VERSION,
-            changes: config::diff(self.policies.config(), &config),
+            changes: config::diff(self.in_force.policies.config(), &config),
             warnings: self.warnings(&config, &report),
             generation: self.plane.generation(),
             confirm: self.confirm_state(),
@@ -178,7 +185,7 @@ impl Service {
             return Err(Error::new(Kind::Invalid, "the time to confirm is out of range")
                 .hint("it lies between 1s and 24h"));
         }
-        let changes = config::diff(self.policies.config(), &config);
+        let changes = config::diff(self.in_force.policies.config(), &config);
         let warnings = self.warnings(&config, &report);
         let policies = Policies::new(config, self.startup.observe);
         let policies = policies.with_gate(self.startup.overrides.gate);
@@ -219,14 +226,19 @@ impl Service {
     fn load(&mut self, path: &Path) -> Result<Vec<Difference>> {
         self.settle();
         self.require_none_pending()?;
-        let (config, report) = parse(&read_text(path)?, &path.display().to_string())?;
+        let text = read_text(path)?;
+        let (config, report) = parse(&text, &path.display().to_string())?;
         for warning in self.warnings(&config, &report) {
             tracing::warn!("{warning}");
         }
-        let changes = config::diff(self.policies.config(), &config);
+        let changes = config::diff(self.in_force.policies.config(), &config);
         let policies = Policies::new(config, self.startup.observe);
-        self.put(policies.with_gate(self.startup.overrides.gate), None)?;
-        Ok(changes)
+        let before = std::mem::replace(&mut self.startup.base, base_of(&text));
+        let put = self.put(policies.with_gate(self.startup.overrides.gate), None);
+        if put.is_err() {
+            self.startup.base = before;
+        }
+        put.map(|()| changes)
     }
 
     /// Keeps the rules that wait to be confirmed.
@@ -238,8 +250,8 @@ impl Service {
         if self.previous.take().is_none() {
             return Err(nothing_pending());
         }
+        self.store.confirmed(self.plane.generation());
         self.plane.confirm();
-        self.forget_previous();
         Ok(self.state())
     }
 
@@ -253,8 +265,7 @@ impl Service {
             return Err(nothing_pending());
         };
         self.plane.roll_back();
-        self.policies = previous;
-        self.forget_previous();
+        self.in_force = previous;
         Ok(self.state())
     }
 
@@ -264,7 +275,7 @@ impl Service {
         api::ConfigExport {
             schema_version: SCHEMA_VERSION,
             generation: self.plane.generation(),
-            config: self.policies.config().to_toml(),
+            config: self.in_force.policies.config().to_toml(),
         }
     }
 
@@ -281,7 +292,7 @@ impl Service {
             return Err(Error::failed("limiterd was started without a configuration file")
                 .hint("limiterctl config export prints the configuration in force"));
         };
-        let text = config::edit(&read_text(&path)?, self.policies.config())
+        let text = config::edit(&read_text(&path)?, self.in_force.policies.config())
             .map_err(|report| invalid(&report))?;
         // A link stays one.
         let target = fs::canonicalize(&path).unwrap_or(path);
@@ -295,33 +306,37 @@ impl Service {
 
     /// Puts policies in force, for good or for a time, as one store.
     pub(super) fn put(&mut self, policies: Policies, time: Option<Duration>) -> Result<()> {
-        let mut numbers = self.numbers.clone();
+        let mut numbers = self.in_force.numbers.clone();
         let (numbered, reused) = numbers.assign(policies.names());
-        let interfaces: Vec<_> = self.plane.names().map(str::to_owned).collect();
+        let interfaces = self.plane.interfaces();
         let compiled = policies.compile_as(&numbered, self.plane.sizing(), &interfaces)?;
-        let baselines = self.baselines_of(&reused)?;
-        match time {
-            None => self.plane.set_rules(&compiled)?,
-            Some(time) => {
-                self.keep_previous()?;
-                if let Err(error) = self.plane.try_rules(&compiled, time) {
-                    self.forget_previous();
-                    return Err(error);
-                }
-                self.previous = Some(self.policies.clone());
-            }
+        let mut baselines = self.in_force.baselines.clone();
+        baselines.retain(|(_, count)| !reused.contains(&count.policy));
+        baselines.extend(self.baselines_of(&reused)?);
+        let new = InForce { policies, numbers, baselines };
+        // Noted before packets meet it: who comes after a sudden end knows it.
+        self.store.rules(new.rules(
+            self.plane.next_generation(),
+            self.startup.base,
+            time.is_some(),
+        ));
+        let put = match time {
+            None => self.plane.set_rules(&compiled),
+            Some(time) => self.plane.try_rules(&compiled, time),
+        };
+        if let Err(error) = put {
+            self.rewrite();
+            return Err(error);
         }
-        self.baselines.retain(|(_, count)| !reused.contains(&count.policy));
-        self.baselines.extend(baselines);
-        self.numbers = numbers;
-        self.policies = policies;
+        let before = std::mem::replace(&mut self.in_force, new);
+        self.previous = time.map(|_| before);
         Ok(())
     }
 
     /// What the packet path would read of policies.
     pub(super) fn compiled(&self, policies: &Policies) -> Result<crate::compiled::Compiled> {
-        let (numbered, _) = self.numbers.clone().assign(policies.names());
-        let interfaces: Vec<_> = self.plane.names().map(str::to_owned).collect();
+        let (numbered, _) = self.in_force.numbers.clone().assign(policies.names());
+        let interfaces = self.plane.interfaces();
         policies.compile_as(&numbered, self.plane.sizing(), &interfaces)
     }
 
@@ -344,9 +359,8 @@ impl Service {
         self.plane.settle();
         if let Some(previous) = self.previous.take() {
             tracing::warn!("nobody confirmed the last change: the rules before it are in force");
-            self.policies = previous;
+            self.in_force = previous;
         }
-        self.forget_previous();
     }
 
     pub(super) fn require_none_pending(&self) -> Result<()> {
@@ -399,7 +413,7 @@ impl Service {
             })
             .collect();
         let overrides = &self.startup.overrides;
-        let (now, new) = (overrides.over(self.policies.config()), overrides.over(config));
+        let (now, new) = (overrides.over(self.in_force.policies.config()), overrides.over(config));
         let fixed = |config: &Config| {
             let mut config = config.clone();
             (config.policies, config.allow, config.deny) = Default::default();
@@ -417,16 +431,6 @@ impl Service {
             warnings.push(format!("{} changes at the next start of limiterd", difference.path));
         }
         warnings
-    }
-
-    /// Keeps the policies in force where a restart finds them.
-    fn keep_previous(&self) -> Result<()> {
-        replace(&self.startup.previous, &self.policies.config().to_toml())
-    }
-
-    fn forget_previous(&self) {
-        // Without it, or with one too many, a restart reads the file as ever.
-        let _ = fs::remove_file(&self.startup.previous);
     }
 }
 

@@ -102,6 +102,9 @@ enum Command {
     Config(Config),
     /// Say what would happen to a packet now, and why, at no cost to its source
     Explain(Explain),
+    /// Protect interfaces, and take the protection off them, at run time
+    #[command(subcommand)]
+    Iface(Iface),
     /// Take the protection off everywhere
     Detach {
         /// Pin directory of a daemon that no longer runs
@@ -344,6 +347,25 @@ struct Watch {
     seconds: Option<u64>,
 }
 
+#[derive(Subcommand)]
+enum Iface {
+    /// Protect one more interface
+    Attach {
+        /// Its name
+        name: String,
+    },
+    /// Take the protection off one interface
+    Detach {
+        /// Its name
+        name: String,
+    },
+    /// Show the interfaces
+    List {
+        #[command(flatten)]
+        watch: Watch,
+    },
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
@@ -424,6 +446,16 @@ async fn run(arguments: Arguments) -> Result<()> {
         Command::Config(config) => config::run(&client, config, output).await,
         Command::Explain(packet) => {
             print(&client.explain(&packet.into()).await?, output, show::explanation)
+        }
+        Command::Iface(Iface::Attach { name }) => {
+            print(&client.attach_interface(&name).await?, output, show::interfaces)
+        }
+        Command::Iface(Iface::Detach { name }) => {
+            print(&client.detach_interface(&name).await?, output, show::interfaces)
+        }
+        Command::Iface(Iface::List { watch }) => {
+            watched(&watch, async || print(&client.interfaces().await?, output, show::interfaces))
+                .await
         }
         Command::Detach { pin_dir } => {
             let detached = match client.detach().await {

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
 use limiter_user::api::{
-    ConfigChanges, Count, Detached, Explanation, LevelLimit, Limits, List, ListChanged, Stats,
-    Status,
+    ConfigChanges, Count, Detached, Explanation, InterfaceStatus, Interfaces, LevelLimit, Limits,
+    List, ListChanged, Stats, Status,
 };
 
 pub(crate) fn status(status: &Status) -> String {
@@ -34,17 +34,26 @@ pub(crate) fn status(status: &Status) -> String {
     for problem in &status.problems {
         let _ = writeln!(text, "problem: {problem}");
     }
-    let mut table = table(&["interface", "mode", "attached", "pinned", "program"]);
-    for interface in &status.interfaces {
+    text + &interface_table(&status.interfaces)
+}
+
+pub(crate) fn interfaces(interfaces: &Interfaces) -> String {
+    interface_table(&interfaces.interfaces)
+}
+
+fn interface_table(interfaces: &[InterfaceStatus]) -> String {
+    let mut table = table(&["interface", "link", "mode", "attached", "pinned", "program"]);
+    for interface in interfaces {
         table.add_row([
             interface.name.clone(),
+            interface.link.clone(),
             interface.mode.clone(),
             yes_no(interface.attached),
             yes_no(interface.pinned),
             interface.program_id.to_string(),
         ]);
     }
-    text + &table.to_string()
+    table.to_string()
 }
 
 pub(crate) fn stats(stats: &Stats) -> String {

@@ -1,0 +1,115 @@
+//! Interfaces, added and taken off while the shield runs.
+
+use super::{Service, present, present_name, resume};
+use crate::{
+    api::{self, SCHEMA_VERSION},
+    error::{Error, Kind, Result},
+    interface,
+    state::State,
+};
+
+impl Service {
+    /// Protects one more interface.
+    ///
+    /// # Errors
+    /// It is not there or protected already, there is no room, or it cannot be
+    /// attached to; nothing has changed then.
+    pub fn attach(&mut self, name: &str) -> Result<api::Interfaces> {
+        let now = interface::all()?;
+        for attached in self.plane.attached().filter(|it| it.name == name) {
+            let other = present(&attached, &now).filter(|it| it.name != name);
+            if let Some(other) = other {
+                return Err(Error::failed(format!(
+                    "{name} was renamed to {} and is protected under that name",
+                    other.name
+                ))
+                .hint("to protect both, name both and restart limiterd; that leaves no gap"));
+            }
+        }
+        let mut load = self.load.clone();
+        let known = load.interfaces.iter().any(|it| it.as_deref() == Some(name));
+        if !known {
+            let spare = load.interfaces.iter_mut().find(|it| it.is_none());
+            if let Some(spare) = spare {
+                *spare = Some(name.to_owned());
+            }
+        }
+        self.store.load(&load);
+        match self.plane.attach_to(name, self.wish) {
+            Ok(_) => {
+                self.load = load;
+                self.interface_list()
+            }
+            Err(error) => {
+                self.rewrite();
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes the protection off one interface.
+    ///
+    /// # Errors
+    /// It is not protected, is the last one, or a policy names it; nothing has
+    /// changed then.
+    pub fn detach_interface(&mut self, name: &str) -> Result<api::Interfaces> {
+        let now = interface::all()?;
+        let attached: Vec<_> = self.plane.attached().collect();
+        let found = attached.iter().find(|it| present_name(it, &now) == name || it.name == name);
+        let Some(found) = found else {
+            let names: Vec<_> = attached.iter().map(|it| present_name(it, &now)).collect();
+            return Err(Error::new(Kind::NotFound, format!("'{name}' is not protected"))
+                .hint(format!("protected are: {}", names.join(", "))));
+        };
+        if attached.len() == 1 {
+            return Err(Error::failed(format!("{name} is the only interface that is protected"))
+                .hint("limiterctl detach takes everything off and ends limiterd"));
+        }
+        let policies = self.in_force.policies.all().iter();
+        let uses =
+            |policy: &&crate::config::Policy| policy.matches.interfaces.contains(&found.name);
+        if let Some(policy) = policies.into_iter().find(uses) {
+            return Err(Error::failed(format!("policy '{}' is for {name}", policy.name))
+                .hint("change the policy first: limiterctl config apply FILE"));
+        }
+        let number = found.number;
+        if let Some(it) = self.load.interfaces.get_mut(number) {
+            *it = None;
+        }
+        self.store.load(&self.load);
+        let counts = self.plane.detach_from(number)?;
+        self.in_force.baselines.retain(|(at, _)| *at != number);
+        let state = State { carried: std::mem::take(&mut self.carried), ..State::default() };
+        self.carried = resume::carried(&state, counts);
+        self.store.carried(&self.carried);
+        self.interface_list()
+    }
+
+    /// The interfaces as status shows them.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub fn interface_list(&mut self) -> Result<api::Interfaces> {
+        let interfaces = self.status()?.interfaces;
+        Ok(api::Interfaces { schema_version: SCHEMA_VERSION, interfaces })
+    }
+
+    /// Protects interfaces again that were gone and are back.
+    pub(super) fn attach_those_that_came_back(&mut self) -> Result<()> {
+        let now = interface::all()?;
+        let back: Vec<_> = self
+            .plane
+            .attached()
+            .filter(|it| present(it, &now).is_none())
+            .filter(|it| now.iter().any(|found| found.name == it.name))
+            .map(|it| it.name)
+            .collect();
+        for name in back {
+            match self.plane.attach_to(&name, self.wish) {
+                Ok(_) => tracing::info!("{name} is back and protected again"),
+                Err(error) => tracing::warn!("{name} is back and cannot be protected: {error}"),
+            }
+        }
+        Ok(())
+    }
+}
