@@ -172,6 +172,20 @@ impl Host {
         }
     }
 
+    /// IPv4 UDP datagrams that reached this host's stack, wanted or not.
+    ///
+    /// # Panics
+    /// If the kernel does not count them.
+    #[must_use]
+    pub fn datagrams(&self) -> u64 {
+        let text = self.call(|| std::fs::read_to_string("/proc/thread-self/net/snmp"));
+        let text = text.expect("counters");
+        let line = text.lines().filter(|line| line.starts_with("Udp:")).nth(1).expect("values");
+        // Received, without a port, in error.
+        let values = line.split(' ').skip(1).take(3);
+        values.map(|value| value.parse::<u64>().expect("a number")).sum()
+    }
+
     /// The hardware address of an interface.
     ///
     /// # Panics

@@ -152,8 +152,11 @@ fn a_second_daemon_is_refused_and_the_first_goes_on() {
     let output = limiterd(&host, "--iface eth0 --pin-dir /sys/fs/bpf/other");
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("another limiterd"), "{}", stderr(&output));
-    let output =
-        limiterd(&host, "--iface eth0 --pin-dir /sys/fs/bpf/other --socket /run/other/ctl.sock");
+    let elsewhere = "--iface eth0 --pin-dir /sys/fs/bpf/other --socket /run/other/ctl.sock";
+    let output = limiterd(&host, elsewhere);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("--state-dir"), "{}", stderr(&output));
+    let output = limiterd(&host, &format!("{elsewhere} --state-dir /run/other/state"));
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("pins are elsewhere"), "{}", stderr(&output));
     assert!(daemon.status().interfaces[0].attached);

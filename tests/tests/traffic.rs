@@ -425,7 +425,7 @@ fn protection_outlives_a_killed_daemon() {
     let arguments = format!("--iface {IFACE} --rate 1k --burst 100");
     let daemon = Daemon::start(&net.server, &arguments);
     // Counts what the server's stack sees of the flood.
-    let seen = || received_datagrams(&net.server);
+    let seen = || net.server.datagrams();
     let before = seen();
     let load = Load { frames: vec![udp4(&net)], count: 20_000 * 6, per_second: 20_000 };
     let start = Instant::now();
@@ -454,16 +454,6 @@ fn protection_outlives_a_killed_daemon() {
     assert!(!program_on(&net.server), "the shield is still there");
     assert_eq!(left_over(&net.server), "");
     assert!(detach().status.success(), "a second time is no error");
-}
-
-/// UDP datagrams that reached a host's stack, wanted or not.
-fn received_datagrams(host: &Host) -> u64 {
-    let text = host.call(|| std::fs::read_to_string("/proc/thread-self/net/snmp"));
-    let text = text.expect("counters");
-    let line = text.lines().filter(|line| line.starts_with("Udp:")).nth(1).expect("values");
-    let values: Vec<u64> = line.split(' ').skip(1).take(3).map(|n| n.parse().expect("n")).collect();
-    // Received, without a port, in error.
-    values.iter().sum()
 }
 
 fn program_on(host: &Host) -> bool {

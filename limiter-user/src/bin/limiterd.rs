@@ -267,12 +267,13 @@ fn start(arguments: &Arguments) -> Result<Option<Started>> {
         settings.daemon.view_group.as_deref(),
     )?;
     preflight::check(&arguments.pin_dir)?;
+    let begin = plane::Start::take(&arguments.pin_dir)?;
     let (store, mut state) = if arguments.state_dir.as_os_str() == "off" {
         (Store::nowhere(), State::default())
     } else {
         Store::open(&arguments.state_dir)?
     };
-    let begin = plane::Start::prepare(&arguments.pin_dir, &state)?;
+    let begin = begin.look(&state)?;
     if begin.has_before() && begin.load().is_none() {
         tracing::warn!(
             "an earlier limiterd left its maps, but not what it takes to use them: buckets and \

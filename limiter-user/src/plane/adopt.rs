@@ -34,16 +34,23 @@ pub struct Start {
 }
 
 impl Start {
-    /// Takes the pin directory and looks at what an earlier daemon left there,
-    /// by what is remembered of its loads.
+    /// Takes the pin directory.
     ///
     /// # Errors
-    /// No BPF file system, another daemon on the directory, or a pin that is
-    /// not what its name says.
-    pub fn prepare(pin_dir: &Path, state: &State) -> Result<Self> {
+    /// No BPF file system, or another daemon on the directory.
+    pub fn take(pin_dir: &Path) -> Result<Self> {
         let pins = Pins::stage(pin_dir)?;
-        let live = pins.live();
-        let mut start = Self { pins, load: None, generation: None, on_trial: false };
+        Ok(Self { pins, load: None, generation: None, on_trial: false })
+    }
+
+    /// Looks at what an earlier daemon left there, by what is remembered of
+    /// its loads.
+    ///
+    /// # Errors
+    /// A pin is not what its name says.
+    pub fn look(self, state: &State) -> Result<Self> {
+        let mut start = self;
+        let live = start.pins.live();
         if !live.exists() {
             return Ok(start);
         }

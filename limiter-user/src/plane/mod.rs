@@ -144,10 +144,10 @@ impl Plane {
     /// and attaches nothing.
     ///
     /// # Errors
-    /// As [`Start::prepare`] and [`Plane::begin`].
+    /// As [`Start::take`], [`Start::look`] and [`Plane::begin`].
     pub fn load(options: &Options, rules: &Compiled) -> Result<Self> {
         let state = State::default();
-        let start = Start::prepare(&options.pin_dir, &state)?;
+        let start = Start::take(&options.pin_dir)?.look(&state)?;
         let mut plane = Self::begin(start, options, &state)?;
         plane.set_rules(rules)?;
         Ok(plane)

@@ -95,7 +95,8 @@ impl Service {
     /// An interface cannot be attached to, or the kernel refuses; nothing new
     /// is attached then.
     pub fn start(parts: Parts) -> Result<Self> {
-        let Parts { plane, plan, startup, store, state, wish } = parts;
+        let Parts { plane, plan, mut startup, store, state, wish } = parts;
+        startup.base = plan.base;
         let started = Instant::now();
         let file = startup.file.as_deref().map(ConfigFile::now);
         let load = Load {

@@ -23,6 +23,8 @@ pub struct Plan {
     pub numbers: Numbers,
     /// What rows had counted before their policies had them, by interface.
     pub baselines: Vec<(usize, Count)>,
+    /// Checksum of what the policies derive from.
+    pub base: u32,
     /// The interfaces.
     pub interfaces: Vec<String>,
     /// The interfaces that the configuration or the command line names.
@@ -47,6 +49,7 @@ pub fn plan(
         policies,
         numbers: Numbers::default(),
         baselines: Vec::new(),
+        base: startup.base,
         interfaces: named.clone(),
         started_for: named,
     };
@@ -74,6 +77,9 @@ pub fn plan(
                         "{changes} changes made at run time are still in force; --forget drops them"
                     );
                 }
+                // What nobody confirmed is taken back once: then a file that holds
+                // it counts.
+                plan.base = rules.base;
                 plan.policies =
                     Policies::new(config, startup.observe).with_gate(startup.overrides.gate);
             }

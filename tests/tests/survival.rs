@@ -1,0 +1,573 @@
+//! What outlives the daemon, under traffic: nothing passes unfiltered, and
+//! buckets, bans, rules and counters are what they were, whenever it is killed
+//! and whatever program the next one brings.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::Output,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+
+use fastrand::Rng;
+use limiter_common::ABI_VERSION;
+use limiter_tests::{
+    daemon::{Daemon, ctl},
+    host::{Host, Running, binary},
+    net::{IFACE, Net, SERVER4},
+    send::{Load, Sent, send},
+    wire::{Ipv4, Udp},
+};
+use limiter_user::{api, object};
+
+/// Is banned for ever.
+const BANNED: &str = "198.18.9.9";
+/// Has one bucket of so many packets, and no more for an hour.
+const POLITE: &str = "198.18.9.8";
+const BURST: u64 = 100;
+const PER_SECOND: u64 = 4_000;
+const CONFIG: &str = r#"
+[[policy]]
+name = "udp"
+match = { kind = ["udp"] }
+rate = "1/h"
+burst = 100
+strict = true
+
+[[policy]]
+name = "other"
+match = { kind = ["other"] }
+rate = "1k/s"
+"#;
+
+/// A server that is flooded from a banned source and from one whose bucket is
+/// soon empty: what reaches its stack is that one bucket.
+struct Siege {
+    net: Net,
+    stop: Arc<AtomicBool>,
+    flood: Option<std::thread::JoinHandle<Sent>>,
+    seen_before: u64,
+    handed_before: u64,
+    files: tempfile::TempDir,
+}
+
+impl Siege {
+    /// Protects the server with this binary, then floods it.
+    fn begin(program: &Path) -> (Self, Shield) {
+        let net = Net::new();
+        let files = tempfile::tempdir().expect("a directory");
+        std::fs::write(files.path().join("limiterd.toml"), CONFIG).expect("writing");
+        let arguments =
+            format!("--iface {IFACE} --config {}", files.path().join("limiterd.toml").display());
+        let shield = Shield::start(&net.server, program, &arguments);
+        shield.ask(&format!("ban add {BANNED} --for forever --reason siege"));
+        let handed_before = net.handed_to_server() - shield.stats().totals.received.packets;
+        let [server, attacker] =
+            [&net.server, &net.attacker].map(|host| host.hardware_address(IFACE));
+        let frame = |source: &str| {
+            Ipv4::new(source, SERVER4)
+                .next(17, &Udp::new(4000, 9).payload(18))
+                .ethernet(server, attacker)
+                .build()
+        };
+        let frames = vec![frame(BANNED), frame(BANNED), frame(BANNED), frame(POLITE)];
+        let stop = Arc::new(AtomicBool::new(false));
+        let until = Arc::clone(&stop);
+        let seen_before = net.server.datagrams();
+        let flood = net.attacker.spawn(move || {
+            let mut sum = Sent { frames: 0, time: Duration::ZERO };
+            // Each is bounded in time by itself.
+            while !until.load(SeqCst) {
+                let load = Load { frames: frames.clone(), count: u64::MAX, per_second: PER_SECOND };
+                let sent = send(IFACE, &load, || until.load(SeqCst)).expect("the generator");
+                (sum.frames, sum.time) = (sum.frames + sent.frames, sum.time + sent.time);
+            }
+            sum
+        });
+        (Self { net, stop, flood: Some(flood), seen_before, handed_before, files }, shield)
+    }
+
+    /// Datagrams that the stack has seen.
+    fn seen(&self) -> u64 {
+        self.net.server.datagrams() - self.seen_before
+    }
+
+    /// Ends the flood; says how many frames were sent.
+    fn end(&mut self) -> u64 {
+        self.stop.store(true, SeqCst);
+        let sent = self.flood.take().expect("a flood").join().expect("the flood");
+        std::thread::sleep(Duration::from_millis(200));
+        sent.frames
+    }
+
+    /// Checks that every packet was counted, since the shield first began.
+    fn require_all_counted(&self, shield: &Shield) {
+        let received = shield.stats().totals.received.packets;
+        let handed = self.net.handed_to_server() - self.handed_before;
+        assert_eq!(received, handed, "packets were lost from the counters");
+    }
+}
+
+impl Drop for Siege {
+    fn drop(&mut self) {
+        self.stop.store(true, SeqCst);
+        if let Some(flood) = self.flood.take() {
+            let _ = flood.join();
+        }
+    }
+}
+
+/// A daemon of any binary.
+struct Shield {
+    host: Host,
+    process: Running,
+}
+
+impl Shield {
+    fn spawn(host: &Host, program: &Path, arguments: &str) -> Running {
+        let mut command = host.command(program);
+        command.args(arguments.split_whitespace()).stderr(std::process::Stdio::piped());
+        Running::start(&mut command)
+    }
+
+    fn start(host: &Host, program: &Path, arguments: &str) -> Self {
+        Self::started(host, Self::spawn(host, program, arguments))
+    }
+
+    /// Waits until it answers.
+    fn started(host: &Host, mut process: Running) -> Self {
+        let start = Instant::now();
+        while !ctl(host, "status").status.success() {
+            let ended = process.child().try_wait().expect("the process").is_some();
+            if ended || start.elapsed() > Duration::from_secs(20) {
+                let _ = process.child().kill();
+                let output = process.wait();
+                panic!("limiterd: {}", String::from_utf8_lossy(&output.stderr));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Self { host: host.clone(), process }
+    }
+
+    fn ask(&self, arguments: &str) -> String {
+        let output = ctl(&self.host, arguments);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "limiterctl {arguments}: {error}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    fn stats(&self) -> api::Stats {
+        serde_json::from_str(&self.ask("-o json stats")).expect("stats")
+    }
+
+    fn status(&self) -> api::Status {
+        serde_json::from_str(&self.ask("-o json status")).expect("status")
+    }
+
+    fn bans(&self) -> BTreeMap<String, Option<String>> {
+        let list: api::List = serde_json::from_str(&self.ask("-o json ban list")).expect("bans");
+        list.entries.into_iter().map(|it| (it.prefix, it.reason)).collect()
+    }
+
+    fn rate(&self) -> String {
+        let limits: api::Limits =
+            serde_json::from_str(&self.ask("-o json limit show other")).expect("limits");
+        limits.policies[0].source.rate.clone().expect("a rate")
+    }
+
+    /// Descriptors that it has open.
+    fn descriptors(&mut self) -> usize {
+        let path = format!("/proc/{}/fd", self.process.child().id());
+        std::fs::read_dir(path).expect("the daemon").count()
+    }
+
+    fn resident_bytes(&mut self) -> u64 {
+        let path = format!("/proc/{}/statm", self.process.child().id());
+        let text = std::fs::read_to_string(path).expect("the daemon");
+        let pages: u64 = text.split(' ').nth(1).expect("pages").parse().expect("a number");
+        pages * rustix::param::page_size() as u64
+    }
+
+    fn kill(self) -> Output {
+        let mut process = self.process;
+        let _ = process.child().kill();
+        process.wait()
+    }
+}
+
+/// Pins of a host's limiterd.
+fn pins(host: &Host) -> String {
+    let output = host.try_run("find /sys/fs/bpf/limiterd -printf %P\\n").stdout;
+    let text = String::from_utf8(output).expect("text");
+    let mut lines: Vec<_> = text.lines().collect();
+    lines.sort_unstable();
+    lines.join("\n")
+}
+
+fn seed() -> u64 {
+    let seed = std::env::var("LIMITER_SEED").ok().and_then(|text| text.parse().ok());
+    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
+    println!("LIMITER_SEED={seed}");
+    seed
+}
+
+/// How long, and how many kills at the least.
+fn extent() -> (Duration, u32) {
+    let is_set = |name| std::env::var_os(name).is_some();
+    match (is_set("LIMITER_LONG"), is_set("LIMITER_QUICK")) {
+        (true, _) => (Duration::from_secs(7200), 200),
+        (_, true) => (Duration::from_secs(20), 3),
+        _ => (Duration::from_secs(150), 20),
+    }
+}
+
+/// What may be true after a kill.
+struct Model {
+    /// Said for sure.
+    bans: BTreeMap<String, Option<String>>,
+    rate: String,
+    /// Asked for, and not known to be done: all of it is, or none.
+    perhaps: Option<BTreeMap<String, Option<String>>>,
+    perhaps_rate: Option<String>,
+    received: u64,
+}
+
+impl Model {
+    /// Checks a daemon, and settles what was in doubt.
+    fn settle(&mut self, shield: &Shield, what: &str) {
+        let bans = shield.bans();
+        if bans != self.bans {
+            let perhaps = self.perhaps.as_ref().map(|more| {
+                let mut all = self.bans.clone();
+                all.extend(more.clone());
+                all
+            });
+            let sizes = (bans.len(), self.bans.len(), perhaps.as_ref().map(BTreeMap::len));
+            assert_eq!(Some(&bans), perhaps.as_ref(), "{what}: found, sure, perhaps: {sizes:?}");
+            self.bans = bans;
+        }
+        let rate = shield.rate();
+        if rate != self.rate {
+            assert_eq!(Some(&rate), self.perhaps_rate.as_ref(), "{what}: not {}", self.rate);
+            self.rate = rate;
+        }
+        (self.perhaps, self.perhaps_rate) = (None, None);
+        let received = shield.stats().totals.received.packets;
+        assert!(received >= self.received, "{what}: {received} after {}", self.received);
+        self.received = received;
+    }
+}
+
+/// One change, asked for in the background; says what it is about to do.
+fn change(
+    rng: &mut Rng,
+    siege: &Siege,
+    model: &mut Model,
+    turn: u32,
+) -> (String, std::thread::JoinHandle<bool>) {
+    let host = &siege.net.server;
+    let command = match rng.u8(..5) {
+        0 => {
+            let rate = format!("{}/s", 100 + rng.u32(..900));
+            model.perhaps_rate = Some(rate.clone());
+            format!("limit set other --rate {rate}")
+        }
+        1 => {
+            let rate = format!("{}/s", 2000 + rng.u32(..900));
+            let text = CONFIG.replace("1k/s", &rate);
+            let path = siege.files.path().join("other.toml");
+            std::fs::write(&path, text).expect("writing");
+            model.perhaps_rate = Some(rate);
+            format!("config apply {}", path.display())
+        }
+        2 => {
+            let path = siege.files.path().join("bans");
+            let reason = format!("import {turn}");
+            let [low, high] = turn.to_be_bytes()[2..] else { unreachable!("two bytes") };
+            let bans: BTreeMap<_, _> = (0..5_000u32)
+                .map(|n| {
+                    let [.., c, d] = n.to_be_bytes();
+                    (format!("2001:db8:{low:x}:{high:x}::{c:x}:{d:x}"), Some(reason.clone()))
+                })
+                .map(|(address, reason)| {
+                    let address: std::net::IpAddr = address.parse().expect("an address");
+                    (address.to_string(), reason)
+                })
+                .collect();
+            let text: String =
+                bans.keys().map(|prefix| format!("{prefix} 7days {reason}\n")).collect();
+            std::fs::write(&path, text).expect("writing");
+            model.perhaps = Some(bans);
+            format!("ban import {}", path.display())
+        }
+        3 => {
+            let prefix = format!("10.{}.{}.0/24", turn % 256, rng.u8(..));
+            let reason = format!("turn-{turn}");
+            model.perhaps = Some(BTreeMap::from([(prefix.clone(), Some(reason.clone()))]));
+            format!("ban add {prefix} --for 1h --reason {reason}")
+        }
+        _ => "status".to_owned(),
+    };
+    let (host, line) = (host.clone(), command.clone());
+    (command, std::thread::spawn(move || ctl(&host, &line).status.success()))
+}
+
+/// The daemon is killed at random moments, in the middle of starts, changes,
+/// imports, and takes up where it was.
+#[test]
+fn kills_change_nothing() {
+    let (time, least_kills) = extent();
+    let mut rng = Rng::with_seed(seed());
+    let program = binary("limiterd");
+    let (mut siege, mut shield) = Siege::begin(&program);
+    let arguments =
+        format!("--iface {IFACE} --config {}", siege.files.path().join("limiterd.toml").display());
+    let mut model = Model {
+        bans: shield.bans(),
+        rate: shield.rate(),
+        perhaps: None,
+        perhaps_rate: None,
+        received: 0,
+    };
+    let (mut kills, mut kills_at_start, mut done) = (0, 0, 0);
+    let (mut descriptors, mut resident) = (None, None);
+    let maps_and_pins = pins(&siege.net.server);
+    let start = Instant::now();
+    while start.elapsed() < time || kills < least_kills {
+        let turn = kills;
+        let (what, asked) = change(&mut rng, &siege, &mut model, turn);
+        std::thread::sleep(Duration::from_millis(rng.u64(..80)));
+        let wait = rng.u8(..4) == 0;
+        let early = if wait { None } else { Some(asked.is_finished()) };
+        if wait {
+            assert!(asked.join().expect("limiterctl"), "{what}");
+            done += 1;
+            model.settle(&shield, &what);
+            let _killed = shield.kill();
+        } else {
+            let _killed = shield.kill();
+            if asked.join().expect("limiterctl") && early == Some(true) {
+                done += 1;
+            }
+        }
+        kills += 1;
+        if rng.bool() {
+            let mut process = Shield::spawn(&siege.net.server, &program, &arguments);
+            std::thread::sleep(Duration::from_millis(rng.u64(..1_200)));
+            let _ = process.child().kill();
+            let _ = process.wait();
+            (kills, kills_at_start) = (kills + 1, kills_at_start + 1);
+        }
+        shield = Shield::start(&siege.net.server, &program, &arguments);
+        model.settle(&shield, &what);
+        assert_eq!(pins(&siege.net.server), maps_and_pins, "after {what}");
+        let seen = siege.seen();
+        assert!(seen <= BURST, "{seen} datagrams passed, {BURST} may; after {what}");
+        let now = (shield.descriptors(), shield.resident_bytes());
+        let was = *descriptors.get_or_insert(now.0);
+        assert!(now.0 <= was + 8, "{} descriptors, {was} at first", now.0);
+        let _first = *resident.get_or_insert(now.1);
+    }
+    println!(
+        "{kills} kills, {kills_at_start} of them in a start; {done} changes done before; \
+         {} bans",
+        model.bans.len()
+    );
+    assert!(kills_at_start > 0 && done > 0);
+    let status = shield.status();
+    assert_eq!((status.health.as_str(), &status.problems), ("ok", &Vec::new()));
+    let sent = siege.end();
+    assert!(sent > PER_SECOND * time.as_secs() / 2, "{sent} frames were no flood");
+    siege.require_all_counted(&shield);
+    assert_eq!(siege.seen(), BURST, "the one bucket, once");
+    let detach = shield.ask("detach");
+    assert!(detach.contains(IFACE), "{detach}");
+    assert_eq!(pins(&siege.net.server), "");
+}
+
+/// A copy of the binary whose program in the kernel differs by one byte: what
+/// an upgrade brings.
+fn other_version(directory: &Path) -> PathBuf {
+    /// Timer ticks between two reports of trouble, in the program.
+    const CONSTANT: [u8; 4] = 1000i32.to_le_bytes();
+    let object = object::LIMITER.expect("a build with a BPF compiler: cargo xtask build");
+    let mut bytes = std::fs::read(binary("limiterd")).expect("the binary");
+    let at = bytes.windows(object.len()).position(|window| window == object);
+    let at = at.expect("the object in the binary");
+    // A comparison with an immediate: class JMP or JMP32, source K.
+    let is_comparison = |insn: &[u8]| {
+        matches!(insn[0] & 0x0f, 0x05 | 0x06) && insn[0] & 0xf0 > 0x10 && insn[4..] == CONSTANT
+    };
+    let place = object.chunks_exact(8).position(is_comparison).expect("the constant");
+    bytes[at + place * 8 + 4] += 1;
+    let path = directory.join("limiterd");
+    std::fs::write(&path, bytes).expect("writing");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&path, mode).expect("a mode");
+    path
+}
+
+/// What the kernel calls the program: a hash of its instructions.
+fn tag(shield: &Shield) -> u64 {
+    let id = shield.status().interfaces[0].program_id;
+    let info = aya::programs::loaded_programs().filter_map(Result::ok).find(|it| it.id() == id);
+    info.expect("the program").tag()
+}
+
+/// From one version to the next and back: nothing passes unfiltered, no packet
+/// is lost from the counters, and a source does not get its burst again.
+#[test]
+fn an_upgrade_leaves_no_gap() {
+    let (mut siege, mut shield) = Siege::begin(&binary("limiterd"));
+    let other = other_version(siege.files.path());
+    let arguments =
+        format!("--iface {IFACE} --config {}", siege.files.path().join("limiterd.toml").display());
+    let first = tag(&shield);
+    for (program, differs) in [(other, true), (binary("limiterd"), false)] {
+        std::thread::sleep(Duration::from_millis(500));
+        let before = shield.stats().totals.received.packets;
+        let _stopped = shield.kill();
+        shield = Shield::start(&siege.net.server, &program, &arguments);
+        assert_eq!(tag(&shield) != first, differs);
+        assert!(shield.stats().totals.received.packets > before);
+        assert_eq!(shield.bans().len(), 1);
+    }
+    assert!(siege.end() > PER_SECOND);
+    siege.require_all_counted(&shield);
+    assert_eq!(siege.seen(), BURST);
+}
+
+/// From a version with other maps: protection, bans and sums go on; buckets
+/// begin anew, and it says so.
+#[test]
+fn a_change_of_versions_migrates_what_it_can() {
+    let (mut siege, shield) = Siege::begin(&binary("limiterd"));
+    let arguments =
+        format!("--iface {IFACE} --config {}", siege.files.path().join("limiterd.toml").display());
+    shield.ask("ban add 10.1.0.0/16 --for 1h --reason kept");
+    let mut bursts = 1;
+    let mut shield = shield;
+    for (what, command) in [
+        ("a lost state", "rm /var/lib/limiterd/state".to_owned()),
+        (
+            "another version",
+            format!("mv /sys/fs/bpf/limiterd/v{ABI_VERSION} /sys/fs/bpf/limiterd/v{}", 1),
+        ),
+    ] {
+        std::thread::sleep(Duration::from_millis(300));
+        let (bans, before) = (shield.bans(), shield.stats().totals.received.packets);
+        let _killed = shield.kill();
+        assert!(siege.net.server.run(&command).status.success());
+        let mut process = Shield::spawn(&siege.net.server, &binary("limiterd"), &arguments);
+        let stderr = process.child().stderr.take().expect("the log");
+        shield = Shield::started(&siege.net.server, process);
+        bursts += 1;
+        let after = shield.bans();
+        assert!(after.keys().eq(bans.keys()), "{what}: {after:?}");
+        assert!(shield.stats().totals.received.packets > before, "{what}");
+        let log = first_lines(stderr, 4);
+        assert!(log.contains("begin anew") && log.contains("without a gap"), "{what}: {log}");
+        let links: Vec<_> = shield.status().interfaces.iter().map(|it| it.pinned).collect();
+        assert_eq!(links, [true]);
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(siege.end() > PER_SECOND / 2);
+    siege.require_all_counted(&shield);
+    assert_eq!(siege.seen(), bursts * BURST, "one bucket for each start");
+    shield.ask("detach");
+    assert_eq!(pins(&siege.net.server), "");
+}
+
+fn first_lines(from: impl std::io::Read, count: usize) -> String {
+    use std::io::BufRead as _;
+    let lines = std::io::BufReader::new(from).lines().take(count);
+    lines.map(|line| line.expect("text") + "\n").collect()
+}
+
+/// Killed while it takes everything off: what is left, if anything, can be
+/// taken off and started over.
+#[test]
+fn a_kill_in_a_detach_leaves_nothing_that_stays() {
+    let mut rng = Rng::with_seed(seed());
+    let net = Net::new();
+    let program = binary("limiterd");
+    for _ in 0..5 {
+        let shield = Shield::start(&net.server, &program, &format!("--iface {IFACE}"));
+        let host = net.server.clone();
+        let asked = std::thread::spawn(move || ctl(&host, "detach"));
+        std::thread::sleep(Duration::from_micros(rng.u64(..30_000)));
+        let _killed = shield.kill();
+        let _answer = asked.join().expect("limiterctl");
+        let shield = Shield::start(&net.server, &program, &format!("--iface {IFACE}"));
+        assert!(shield.status().interfaces[0].attached);
+        let _killed = shield.kill();
+        for _ in 0..2 {
+            let detached = ctl(&net.server, "detach");
+            assert!(detached.status.success(), "{}", String::from_utf8_lossy(&detached.stderr));
+            assert_eq!(pins(&net.server), "");
+        }
+    }
+}
+
+/// What was changed at run time outlives a restart, and a reboot as far as the
+/// disk has it; a changed file comes in its place.
+#[test]
+fn changes_outlive_restarts_and_a_reboot() {
+    let net = Net::new();
+    let files = tempfile::tempdir().expect("a directory");
+    let path = files.path().join("limiterd.toml");
+    std::fs::write(&path, CONFIG).expect("writing");
+    let arguments = format!("--iface {IFACE} --config {}", path.display());
+    let daemon = Daemon::start(&net.server, &arguments);
+    let _done = daemon.ask("limit set other --rate 77/s");
+    let _done = daemon.ask("ban add 192.0.2.0/24 --for 2h --reason long");
+    let _done = daemon.ask("ban add 192.0.2.7 --for 1s");
+    let _done = daemon.ask("allow add 203.0.113.5");
+    net.server.connect("eth1", &net.client, "eth1");
+    let _done = daemon.ask("iface attach eth1");
+    let rate = |daemon: &Daemon| {
+        let policies = daemon.limits().policies;
+        policies.iter().find(|it| it.name == "other").expect("it").source.rate.clone()
+    };
+    let names = |daemon: &Daemon| -> Vec<String> {
+        daemon.status().interfaces.into_iter().map(|it| it.name).collect()
+    };
+    let list = |daemon: &Daemon, name: &str| -> api::List {
+        serde_json::from_str(&daemon.ask(&format!("-o json {name} list"))).expect("a list")
+    };
+    let mut daemon = daemon;
+    std::thread::sleep(Duration::from_millis(1_100));
+    for turn in ["a restart", "a reboot"] {
+        let _stopped = daemon.stop();
+        if turn == "a reboot" {
+            // What a boot leaves: no pins, no program, another boot.
+            assert!(ctl(&net.server, "detach").status.success());
+            let state = net.server.run("cat /var/lib/limiterd/state").stdout;
+            assert!(!state.is_empty());
+        }
+        daemon = Daemon::start(&net.server, &arguments);
+        assert_eq!(rate(&daemon).as_deref(), Some("77/s"), "{turn}");
+        assert_eq!(names(&daemon), [IFACE, "eth1"], "{turn}");
+        let bans = list(&daemon, "ban").entries;
+        assert_eq!(bans.len(), 1, "{turn}: {bans:?}");
+        assert_eq!(bans[0].reason.as_deref(), Some("long"));
+        assert!((7_100..=7_200).contains(&bans[0].expires_in_seconds.expect("an end")));
+        assert_eq!(list(&daemon, "allow").entries.len(), 1, "{turn}");
+    }
+    // The file has changed, so it is meant.
+    let _stopped = daemon.stop();
+    std::fs::write(&path, CONFIG.replace("1k/s", "2k/s")).expect("writing");
+    daemon = Daemon::start(&net.server, &arguments);
+    assert_eq!(rate(&daemon).as_deref(), Some("2000/s"));
+    assert_eq!(list(&daemon, "ban").entries.len(), 1);
+    // Or they are to be forgotten.
+    let _done = daemon.ask("limit set other --rate 78/s");
+    let _stopped = daemon.stop();
+    daemon = Daemon::start(&net.server, &format!("{arguments} --forget"));
+    assert_eq!(rate(&daemon).as_deref(), Some("2000/s"));
+    assert_eq!(names(&daemon), [IFACE]);
+}
