@@ -16,6 +16,7 @@ const LEAST_KERNEL: (u32, u32) = (6, 1);
 /// Numbers of include/uapi/linux/capability.h.
 const CAP_NET_ADMIN: u32 = 12;
 const CAP_SYS_ADMIN: u32 = 21;
+const CAP_PERFMON: u32 = 38;
 const CAP_BPF: u32 = 39;
 
 /// Checks this process and this kernel; what an interface lacks shows when it
@@ -51,11 +52,25 @@ fn capabilities(status: &str) -> Result<()> {
         return Ok(());
     };
     let has = |capability: u32| held >> capability & 1 != 0;
-    if has(CAP_NET_ADMIN) && (has(CAP_BPF) || has(CAP_SYS_ADMIN)) {
+    let mut lacks = Vec::new();
+    // Without CAP_PERFMON the verifier takes no offset into a packet that is not
+    // a constant (can_skip_alu_sanitation of kernel/bpf/verifier.c).
+    for (capability, name, instead) in [
+        (CAP_BPF, "CAP_BPF", CAP_SYS_ADMIN),
+        (CAP_PERFMON, "CAP_PERFMON", CAP_SYS_ADMIN),
+        (CAP_NET_ADMIN, "CAP_NET_ADMIN", CAP_NET_ADMIN),
+    ] {
+        if !has(capability) && !has(instead) {
+            lacks.push(name);
+        }
+    }
+    if lacks.is_empty() {
         return Ok(());
     }
-    Err(Error::new(Kind::Permission, "this user may not load XDP programs")
-        .hint("run as root (sudo limiterd ...), or with CAP_BPF and CAP_NET_ADMIN"))
+    let lacks = lacks.join(", ");
+    let problem = format!("this user may not load XDP programs: the process lacks {lacks}");
+    Err(Error::new(Kind::Permission, problem)
+        .hint("run as root (sudo limiterd ...), or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"))
 }
 
 #[cfg(test)]
@@ -78,9 +93,10 @@ mod tests {
         let status = |held: u64| format!("Name:\tx\nCapEff:\t{held:016x}\n");
         let bit = |capability: u32| 1u64 << capability;
         assert_eq!(capabilities(&status(u64::MAX)), Ok(()));
-        assert_eq!(capabilities(&status(bit(CAP_NET_ADMIN) | bit(CAP_BPF))), Ok(()));
+        let three = bit(CAP_NET_ADMIN) | bit(CAP_PERFMON) | bit(CAP_BPF);
+        assert_eq!(capabilities(&status(three)), Ok(()));
         assert_eq!(capabilities(&status(bit(CAP_NET_ADMIN) | bit(CAP_SYS_ADMIN))), Ok(()));
-        for held in [0, bit(CAP_NET_ADMIN), bit(CAP_BPF)] {
+        for held in [0, bit(CAP_NET_ADMIN), three & !bit(CAP_BPF), three & !bit(CAP_PERFMON)] {
             assert_eq!(capabilities(&status(held)).unwrap_err().kind, Kind::Permission);
         }
     }

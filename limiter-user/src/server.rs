@@ -1,6 +1,7 @@
 //! What the daemon answers at its control sockets.
 
 use std::{
+    collections::HashMap,
     convert::Infallible,
     future::Future,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -54,8 +55,9 @@ const TIMEOUT: Duration = Duration::from_secs(4);
 const HEADER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest life of a connection; a client makes another.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
-/// Connections at a time on one socket.
-const MAX_CONNECTIONS: usize = 64;
+/// Connections at a time on one socket, and those of one user.
+const MAX_CONNECTIONS: usize = 256;
+const MAX_CONNECTIONS_OF_USER: usize = 64;
 /// Time between two looks at the interfaces.
 const WATCH_INTERVAL: Duration = Duration::from_secs(2);
 /// Time in which several changes of an interface count as one.
@@ -64,6 +66,26 @@ const SETTLE_TIME: Duration = Duration::from_millis(20);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long the answer to the last request may take to be read.
 const ANSWER_TIME: Duration = Duration::from_millis(200);
+tokio::task_local! {
+    /// Whose turn it is among the requests of a connection's user.
+    static TURN: Arc<Semaphore>;
+}
+
+/// What the connections of one user share.
+struct Room {
+    places: Arc<Semaphore>,
+    turn: Arc<Semaphore>,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(MAX_CONNECTIONS_OF_USER)),
+            turn: Arc::new(Semaphore::new(1)),
+        }
+    }
+}
+
 /// The service, until it is detached.
 #[derive(Clone)]
 struct Shared {
@@ -79,6 +101,13 @@ impl Shared {
         work: impl FnOnce(&mut Option<Service>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let service = Arc::clone(&self.service);
+        // One request of a user at a time, so that nobody's many make others
+        // wait for long.
+        let turn = TURN.try_with(Arc::clone).ok();
+        let _turn = match turn {
+            Some(turn) => turn.acquire_owned().await.ok(),
+            None => None,
+        };
         tokio::task::spawn_blocking(move || work(&mut lock(&service)))
             .await
             .unwrap_or_else(|_| Err(Error::failed("the daemon gave up on this request")))
@@ -238,7 +267,7 @@ async fn changed(changes: &mut Option<interface::Changes>) {
             }
         }
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// What is behind a socket, and for whom.
@@ -254,6 +283,7 @@ struct Door {
 async fn accept(listener: UnixListener, door: Door) {
     let own = nix::unistd::geteuid().as_raw();
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut rooms = HashMap::<Option<u32>, Room>::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             // No descriptors left: some will be.
@@ -265,6 +295,13 @@ async fn accept(listener: UnixListener, door: Door) {
             continue;
         };
         let peer = Arc::new(Peer::of(&stream));
+        // Nobody takes the places of others.
+        rooms.retain(|_, room| room.places.available_permits() < MAX_CONNECTIONS_OF_USER);
+        let of_user = rooms.entry(peer.uid).or_default();
+        let turn = Arc::clone(&of_user.turn);
+        let Ok(place_of_user) = Arc::clone(&of_user.places).try_acquire_owned() else {
+            continue;
+        };
         let router = if peer.role(door.groups, own) >= door.least {
             door.router.clone()
         } else {
@@ -277,8 +314,8 @@ async fn accept(listener: UnixListener, door: Door) {
                 .header_read_timeout(HEADER_TIMEOUT)
                 .serve_connection(TokioIo::new(stream), service);
             // What goes wrong on a connection is the client's to see.
-            let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
-            drop(place);
+            let _ = tokio::time::timeout(CONNECTION_TIMEOUT, TURN.scope(turn, connection)).await;
+            drop((place, place_of_user));
         });
     }
 }

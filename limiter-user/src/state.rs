@@ -568,7 +568,7 @@ mod tests {
         drop(store);
         for turn in 0..3 {
             let (mut store, state) = Store::open(&path).unwrap();
-            assert_eq!(state.loads, [load.clone()]);
+            assert_eq!(state.loads, std::slice::from_ref(&load));
             assert_eq!(state.last_rules().unwrap().generation, 1 + u64::from(turn > 0));
             assert_eq!(state.banned.len(), 2);
             assert_eq!(state.banned[&prefix("192.0.2.1")], statement(far));

@@ -143,7 +143,7 @@ impl Listed {
     fn read(&self) -> Result<Found> {
         let exact = self.exact.iter().collect::<std::result::Result<_, _>>();
         let mut prefixes = Table::new();
-        for entry in self.prefixes.iter() {
+        for entry in &self.prefixes {
             let (key, listing) = entry.map_err(|error| failed(&error))?;
             prefixes.insert((key.prefix_len(), key.data()), listing);
         }

@@ -94,7 +94,7 @@ fn refused(error: &EbpfError, sizing: Sizing) -> Error {
         .hint(format!("allow fewer than {} sources with --max-sources", sizing.max_sources)),
         Some(libc::EPERM) => {
             Error::new(Kind::Permission, "the kernel does not let this user create BPF maps")
-                .hint("run as root, or with CAP_BPF and CAP_NET_ADMIN")
+                .hint("run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN")
         }
         _ => Error::failed(format!("the kernel does not take the maps: {}", chain(error))),
     }

@@ -340,6 +340,10 @@ pub(crate) fn require_bpf_file_system(root: &Path) -> Result<()> {
 
 fn failed(verb: &str, path: &Path, error: &std::io::Error) -> Error {
     let message = format!("cannot {verb} {}: {error}", path.display());
+    if error.kind() == ErrorKind::ReadOnlyFilesystem {
+        return Error::failed(format!("{} is on a read-only BPF file system", path.display()))
+            .hint("make it writable: mount -o remount,rw /sys/fs/bpf");
+    }
     if error.kind() == ErrorKind::PermissionDenied {
         Error::new(Kind::Permission, message).hint("run as root")
     } else {

@@ -65,7 +65,7 @@ impl Rules {
         for (slot, written) in (0u32..).zip(&mut written) {
             written.generation = rules.get(&slot, 0).map_err(|error| failed(&error))?.generation();
         }
-        for entry in prefixes.iter() {
+        for entry in &prefixes {
             let (key, set) = entry.map_err(|error| failed(&error))?;
             let (bits, key) = (key.prefix_len(), key.data());
             let [_, slot] = key.table;

@@ -1,6 +1,6 @@
 //! Interfaces, added and taken off while the shield runs.
 
-use super::{Service, present, present_name, resume};
+use super::{Service, is_on, present, present_name, resume};
 use crate::{
     api::{self, SCHEMA_VERSION},
     error::{Error, Kind, Result},
@@ -94,20 +94,25 @@ impl Service {
         Ok(api::Interfaces { schema_version: SCHEMA_VERSION, interfaces })
     }
 
-    /// Protects interfaces again that were gone and are back.
-    pub(super) fn attach_those_that_came_back(&mut self) -> Result<()> {
+    /// Protects interfaces again that were gone and are back, and those from
+    /// which something else than limiterd took the program.
+    pub(super) fn attach_again(&mut self) -> Result<()> {
         let now = interface::all()?;
-        let back: Vec<_> = self
+        let bare: Vec<_> = self
             .plane
             .attached()
-            .filter(|it| present(it, &now).is_none())
-            .filter(|it| now.iter().any(|found| found.name == it.name))
+            .filter(|it| !is_on(it, &now))
+            .filter(|it| {
+                let here = present(it, &now).is_none_or(|found| found.name == it.name);
+                let is_free = |found: &&interface::Interface| found.program().is_none();
+                here && now.iter().filter(is_free).any(|found| found.name == it.name)
+            })
             .map(|it| it.name)
             .collect();
-        for name in back {
+        for name in bare {
             match self.plane.attach_to(&name, self.wish) {
-                Ok(_) => tracing::info!("{name} is back and protected again"),
-                Err(error) => tracing::warn!("{name} is back and cannot be protected: {error}"),
+                Ok(_) => tracing::warn!("{name} had lost its protection and has it again"),
+                Err(error) => tracing::warn!("{name} has lost its protection: {error}"),
             }
         }
         Ok(())

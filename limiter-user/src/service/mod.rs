@@ -217,7 +217,7 @@ impl Service {
         self.save_state();
         let trouble = self.trouble()?;
         self.trouble.note(Instant::now(), trouble);
-        self.attach_those_that_came_back()?;
+        self.attach_again()?;
         let now = interface::all()?;
         let mut problems: Vec<_> =
             self.plane.attached().filter_map(|attached| problem(&attached, &now)).collect();
