@@ -22,6 +22,14 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("fish", "share/fish/vendor_completions.d/limiterctl.fish"),
 ];
 
+/// What systemd reads: the file in the repository, and where it goes below the
+/// prefix.
+const SYSTEMD: [(&str, &str); 3] = [
+    ("limiterd.service", "lib/systemd/system/limiterd.service"),
+    ("limiterd.sysusers", "lib/sysusers.d/limiterd.conf"),
+    ("limiterd.tmpfiles", "lib/tmpfiles.d/limiterd.conf"),
+];
+
 /// Builds and installs below `prefix`.
 pub(crate) fn install(workspace: &Path, prefix: &Path) -> Result<()> {
     run::build(workspace, Profile::Release)?;
@@ -35,8 +43,26 @@ pub(crate) fn install(workspace: &Path, prefix: &Path) -> Result<()> {
             .with_context(|| format!("limiterctl has no completions for {shell}"))?;
         write(&prefix.join(place), script.as_bytes(), 0o644)?;
     }
+    install_units(workspace, prefix)?;
     let prefix = prefix.display();
     println!("installed below {prefix}; remove it with: cargo xtask uninstall --prefix {prefix}");
+    println!("to run it under systemd:");
+    println!("  systemd-sysusers {prefix}/lib/sysusers.d/limiterd.conf");
+    println!("  systemd-tmpfiles --create {prefix}/lib/tmpfiles.d/limiterd.conf");
+    println!("  limiterd --print-default-config > /etc/limiterd/limiterd.toml   # name interfaces");
+    println!("  systemctl daemon-reload && systemctl enable --now limiterd");
+    Ok(())
+}
+
+/// Installs what systemd reads, with the place of the binaries in it.
+fn install_units(workspace: &Path, prefix: &Path) -> Result<()> {
+    for (file, place) in SYSTEMD {
+        let source = workspace.join("contrib/systemd").join(file);
+        let text = fs::read_to_string(&source)
+            .with_context(|| format!("cannot read {}", source.display()))?;
+        let text = text.replace("@PREFIX@", &prefix.to_string_lossy());
+        write(&prefix.join(place), text.as_bytes(), 0o644)?;
+    }
     Ok(())
 }
 
@@ -51,12 +77,17 @@ pub(crate) fn uninstall(prefix: &Path) -> Result<()> {
         }
     }
     println!("removed from {}", prefix.display());
+    println!(
+        "if it ran: limiterd --detach takes the protection off; /etc/limiterd, /var/lib/limiterd \
+         and the user limiterd stay"
+    );
     Ok(())
 }
 
 fn files(prefix: &Path) -> Vec<PathBuf> {
     let binaries = BINARIES.iter().map(|binary| prefix.join("bin").join(binary));
-    binaries.chain(COMPLETIONS.iter().map(|(_, place)| prefix.join(place))).collect()
+    let places = COMPLETIONS.iter().chain(&SYSTEMD).map(|(_, place)| prefix.join(place));
+    binaries.chain(places).collect()
 }
 
 /// Writes beside the place and renames, so that a running binary is replaced.
@@ -74,6 +105,37 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What `systemd-analyze security` may say at the most, in tenths: 0 is safe,
+    /// 100 is not.
+    const MOST_EXPOSURE: u32 = 17;
+
+    /// The unit is understood, and as closed as the README says.
+    #[test]
+    fn the_unit_is_valid_and_closed() {
+        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let prefix = tempfile::tempdir().unwrap();
+        // What it starts must be there.
+        for binary in BINARIES {
+            write(&prefix.path().join("bin").join(binary), b"#!/bin/sh\n", 0o755).unwrap();
+        }
+        install_units(workspace, prefix.path()).unwrap();
+        let unit = prefix.path().join(SYSTEMD[0].1);
+        let analyze = |arguments: &[&str]| {
+            let mut command = Command::new("systemd-analyze");
+            let output = command.args(arguments).arg(&unit).output();
+            let output = output.expect("systemd-analyze, of the package systemd");
+            let text = [output.stdout, output.stderr].concat();
+            (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+        };
+        let (is_valid, text) = analyze(&["verify", "--man=no"]);
+        assert!(is_valid && text.is_empty(), "{text}");
+        let threshold = format!("--threshold={MOST_EXPOSURE}");
+        let (is_closed, text) = analyze(&["security", "--offline=true", "--no-pager", &threshold]);
+        assert!(is_closed, "{text}");
+        let users = fs::read_to_string(prefix.path().join(SYSTEMD[1].1)).unwrap();
+        assert!(users.contains("u limiterd"), "{users}");
+    }
 
     #[test]
     fn what_is_written_is_removed() {

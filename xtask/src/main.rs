@@ -77,7 +77,7 @@ enum Command {
         #[arg(last = true)]
         more: Vec<String>,
     },
-    /// Install the release binaries and shell completions
+    /// Install the release binaries, shell completions and a unit for systemd
     Install {
         /// Where to
         #[arg(long, value_name = "DIR", default_value = "/usr/local")]

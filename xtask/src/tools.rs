@@ -18,6 +18,9 @@ pub(crate) const PEERS: [Tool; 3] =
 /// The fuzzer's engine is written in C++.
 pub(crate) const FUZZ: [Tool; 1] = [("c++", "g++")];
 
+/// What the unit is checked with.
+pub(crate) const SYSTEMD: [Tool; 1] = [("systemd-analyze", "systemd")];
+
 /// What goodput is measured with.
 pub(crate) const GOODPUT: [Tool; 4] = [
     ("ethtool", "ethtool"),
@@ -28,7 +31,7 @@ pub(crate) const GOODPUT: [Tool; 4] = [
 
 /// All that a whole run of the tests needs.
 pub(crate) fn of_tests() -> Vec<Tool> {
-    [&IP[..], &TRAFFIC, &PEERS, &FUZZ].concat()
+    [&IP[..], &TRAFFIC, &PEERS, &FUZZ, &SYSTEMD].concat()
 }
 
 /// All that the benchmark needs.
