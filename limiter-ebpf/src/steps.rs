@@ -53,6 +53,21 @@ pub(crate) extern "C" fn classes_of(
     class::classes_of(&frame, Shape::from_word(shape), source, slot, &KernelTables)
 }
 
+/// A copy of a key on this function's own stack: before Linux 6.2 no map is
+/// looked up by what another function passes (`map_key_value_types` of
+/// kernel/bpf/verifier.c).
+///
+/// # Safety
+/// Null, or a key that outlives the call.
+#[inline(always)]
+unsafe fn own<K: Copy>(key: *const K) -> Option<K> {
+    if key.is_null() {
+        return None;
+    }
+    // SAFETY: as the caller promises. Volatile, so that it is a copy.
+    Some(unsafe { key.read_volatile() })
+}
+
 macro_rules! steps {
     ($key:ty, $charge_key:ident, $charge_untracked:ident) => {
         /// [`charge::charge_key`]; the code of a [`Charge`].
@@ -65,7 +80,7 @@ macro_rules! steps {
             cost: u32,
         ) -> u32 {
             // SAFETY: null, or a key that outlives the call.
-            let key = unsafe { key.as_ref() };
+            let key = unsafe { own(key) };
             // SAFETY: null, or part of a map value.
             let limit = unsafe { limit.as_ref() };
             // SAFETY: null, or part of a map value.
@@ -73,7 +88,7 @@ macro_rules! steps {
             let (Some(key), Some(limit), Some(gate)) = (key, limit, gate) else {
                 return Charge::NoRoom as u32;
             };
-            charge::charge_key(key, limit, gate, cost, &KernelTables) as u32
+            charge::charge_key(&key, limit, gate, cost, &KernelTables) as u32
         }
 
         /// [`charge::charge_untracked`]; the code of a [`Charge`].
