@@ -11,16 +11,16 @@ use limiter_user::{
     access::Groups,
     client::Client,
     config::{self, Config, Host},
+    doctor,
     error::{Error, Kind, Result},
     gate::Gate,
     numbers::Numbers,
     plane::{self, Options, Plane},
     policies::Policies,
-    preflight,
     rate::{Burst, PacketRate},
     server,
     service::{self, Overrides, Service, Startup},
-    sizing::{Sizing, Wish},
+    sizing::{self, Sizing, Wish},
     sockets::{self, Sockets},
 };
 use tokio::signal::unix::{SignalKind, signal};
@@ -207,7 +207,7 @@ async fn run(arguments: Arguments) -> Result<()> {
     let mut numbers = Numbers::default();
     let (numbered, _) = numbers.assign(policies.names());
     let rules = policies.compile_as(&numbered, sizing, &interfaces)?;
-    preflight::check(&arguments.pin_dir)?;
+    doctor::require(&arguments.pin_dir)?;
     let options = Options { pin_dir: arguments.pin_dir.clone(), interfaces, sizing, fixed: None };
     let mut plane = Plane::load(&options, &rules)?;
     let sockets = Sockets::listen(&arguments.socket, groups)?;
@@ -258,12 +258,7 @@ fn print(text: &str) -> Result<()> {
 
 /// What the command line says.
 fn startup(arguments: &Arguments) -> Result<Startup> {
-    let max_sources = arguments.max_sources.as_deref().map(|text| {
-        text.parse().map_err(|_| {
-            Error::new(Kind::Invalid, format!("'{text}' is no number of sources"))
-                .hint("--max-sources takes a whole number such as 65536")
-        })
-    });
+    let max_sources = arguments.max_sources.as_deref().map(sizing::sources);
     let default = Path::new(DEFAULT_CONFIG);
     let is_default = arguments.rate.is_none() && default.exists();
     let file = arguments.config.clone().or_else(|| is_default.then(|| default.to_owned()));
