@@ -5,6 +5,7 @@
 //! is tested; only this file asks the system. What cannot be known gives no
 //! finding.
 
+mod bpffs;
 mod capabilities;
 mod kernel;
 mod memory;
@@ -22,6 +23,8 @@ use crate::{
     error::{Error, Kind, Result},
     sizing::{Sizing, Wish},
 };
+
+const MOUNTS: &str = "/proc/self/mountinfo";
 
 /// What to look at.
 #[derive(Clone, Debug)]
@@ -43,6 +46,8 @@ pub fn examine(options: &Options) -> Result<Doctor> {
     findings.extend(kernel_release());
     findings.extend(kernel::jit(&text(kernel::JIT)));
     findings.extend(own_capabilities());
+    let directory = bpffs::directory(&options.pin_dir, &text(MOUNTS));
+    findings.extend(directory.into_iter().map(|(_, finding)| finding));
     let sizing = Sizing::new(Host::here().cpus, 1, options.sources)?;
     findings.extend(memory::need(sizing, memory::available(&text("/proc/meminfo"))));
     let healthy = findings.iter().all(|finding| finding.level < Level::Error);
@@ -55,14 +60,14 @@ pub fn examine(options: &Options) -> Result<Doctor> {
 /// The first thing that is missing, with its mend; [`Kind::Permission`] if it
 /// is a right of this process.
 pub fn require(pin_dir: &Path) -> Result<()> {
-    let checks = [(Kind::Failed, kernel_release()), (Kind::Permission, own_capabilities())];
-    for (kind, finding) in checks {
-        match finding {
-            Some(finding) if finding.level == Level::Error => return Err(finding.into_error(kind)),
-            _ => {}
-        }
+    let kernel = kernel_release().map(|finding| (Kind::Failed, finding));
+    let capabilities = own_capabilities().map(|finding| (Kind::Permission, finding));
+    let directory = bpffs::directory(pin_dir, &text(MOUNTS));
+    let mut findings = kernel.into_iter().chain(capabilities).chain(directory);
+    match findings.find(|(_, finding)| finding.level == Level::Error) {
+        Some((kind, finding)) => Err(finding.into_error(kind)),
+        None => Ok(()),
     }
-    crate::plane::require_bpf_file_system(pin_dir)
 }
 
 fn kernel_release() -> Option<Finding> {
