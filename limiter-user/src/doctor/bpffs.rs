@@ -64,8 +64,12 @@ fn nearest(root: &Path) -> &Path {
 fn rights(root: &Path, there: &Path) -> Option<Finding> {
     let me = rustix::process::geteuid().as_raw();
     let facts = stat(there).ok()?;
-    let allowed =
-        accessat(CWD, there, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
+    let allowed = accessat(
+        CWD,
+        there,
+        Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK,
+        AtFlags::EACCESS,
+    );
     let owner = Owner { uid: facts.st_uid, mode: facts.st_mode, me };
     Some(told(root, there, owner, allowed.is_ok()))
 }

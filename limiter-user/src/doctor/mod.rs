@@ -9,18 +9,24 @@ mod bpffs;
 mod capabilities;
 mod kernel;
 mod memory;
+mod pins;
 
 use std::{
     fmt, fs,
     path::{Path, PathBuf},
 };
 
-use rustix::system::uname;
+use rustix::{
+    fs::{major, minor, stat},
+    system::uname,
+};
 
 use crate::{
     api::{Doctor, Finding, Level, SCHEMA_VERSION},
     config::Host,
     error::{Error, Kind, Result},
+    interface::{self, Interface},
+    plane,
     sizing::{Sizing, Wish},
 };
 
@@ -48,6 +54,8 @@ pub fn examine(options: &Options) -> Result<Doctor> {
     findings.extend(own_capabilities());
     let directory = bpffs::directory(&options.pin_dir, &text(MOUNTS));
     findings.extend(directory.into_iter().map(|(_, finding)| finding));
+    let interfaces = interface::all().unwrap_or_default();
+    findings.extend(left_over(&options.pin_dir, &interfaces));
     let sizing = Sizing::new(Host::here().cpus, 1, options.sources)?;
     findings.extend(memory::need(sizing, memory::available(&text("/proc/meminfo"))));
     let healthy = findings.iter().all(|finding| finding.level < Level::Error);
@@ -78,6 +86,27 @@ fn own_capabilities() -> Option<Finding> {
     let namespace = fs::read_link("/proc/self/ns/user").ok();
     let namespace = namespace.as_deref().and_then(Path::to_str);
     capabilities::capabilities(&text("/proc/self/status"), namespace)
+}
+
+/// What is in the pin directory, if there is one.
+fn left_over(root: &Path, interfaces: &[Interface]) -> Vec<Finding> {
+    let Ok(facts) = stat(root) else {
+        return Vec::new();
+    };
+    match plane::survey(root) {
+        Ok(survey) => {
+            let device = (major(facts.st_dev), minor(facts.st_dev));
+            let namespace = fs::read_link("/proc/self/ns/pid").ok();
+            let namespace = namespace.as_deref().and_then(Path::to_str);
+            let holder = pins::holder(&text("/proc/locks"), device, facts.st_ino, namespace);
+            pins::left(&survey, holder, interfaces)
+        }
+        Err(error) if error.kind == Kind::Permission => {
+            let fact = "this user may not see what an earlier limiterd left";
+            vec![found(Level::Note, "pins", fact).mend("run as root (sudo)")]
+        }
+        Err(_) => Vec::new(),
+    }
 }
 
 /// A file of the kernel; nothing if it cannot be read.

@@ -30,7 +30,10 @@ use limiter_common::{
     verdict::{Reason, Verdict},
 };
 
-pub(crate) use self::pins::require_bpf_file_system;
+pub(crate) use self::{
+    attach::program_name,
+    pins::{LinkPin, Load, Stage, Survey, require_bpf_file_system, survey},
+};
 pub use self::{
     attach::{Mode, Wish},
     reports::Reports,
