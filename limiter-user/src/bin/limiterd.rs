@@ -384,6 +384,9 @@ fn announce(plane: &Plane, policies: &Policies, arguments: &Arguments) {
     );
     for attached in plane.attached() {
         tracing::info!("{}: protected, {} mode", attached.name, attached.mode);
+        for warning in doctor::warnings([(&*attached.name, attached.mode)]) {
+            tracing::warn!("{}", warning.text());
+        }
     }
     let gate = policies.gate();
     tracing::info!(

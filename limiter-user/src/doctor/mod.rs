@@ -7,11 +7,15 @@
 
 mod bpffs;
 mod capabilities;
+mod ethtool;
+mod interface;
 mod kernel;
 mod memory;
+mod netdev;
 mod pins;
 
 use std::{
+    collections::BTreeMap,
     fmt, fs,
     path::{Path, PathBuf},
 };
@@ -25,8 +29,8 @@ use crate::{
     api::{Doctor, Finding, Level, SCHEMA_VERSION},
     config::Host,
     error::{Error, Kind, Result},
-    interface::{self, Interface},
-    plane,
+    interface::{self as links, Interface},
+    plane::{self, Mode, Survey},
     sizing::{Sizing, Wish},
 };
 
@@ -54,10 +58,43 @@ pub fn examine(options: &Options) -> Result<Doctor> {
     findings.extend(own_capabilities());
     let directory = bpffs::directory(&options.pin_dir, &text(MOUNTS));
     findings.extend(directory.into_iter().map(|(_, finding)| finding));
-    let interfaces = interface::all().unwrap_or_default();
-    findings.extend(left_over(&options.pin_dir, &interfaces));
-    let sizing = Sizing::new(Host::here().cpus, 1, options.sources)?;
+    let all = match links::all() {
+        Ok(all) => all,
+        Err(error) => {
+            findings.push(Finding::of("interfaces", error));
+            Vec::new()
+        }
+    };
+    let survey = plane::survey(&options.pin_dir);
+    findings.extend(left_over(&options.pin_dir, &survey, &all));
+    let named = !options.interfaces.is_empty();
+    let interfaces: Vec<_> = if named {
+        all.iter().filter(|it| options.interfaces.contains(&it.name)).collect()
+    } else {
+        all.iter().filter(|it| it.up && it.name != "lo").collect()
+    };
+    let count = u32::try_from(interfaces.len().max(1)).unwrap_or(u32::MAX);
+    let sizing = Sizing::new(Host::here().cpus, count, options.sources)?;
     findings.extend(memory::need(sizing, memory::available(&text("/proc/meminfo"))));
+    for name in &options.interfaces {
+        if let Err(error) = links::find(name) {
+            findings.push(Finding::of(name, error));
+        }
+    }
+    if interfaces.is_empty() && !named {
+        findings.push(found(Level::Note, "interfaces", "none is up"));
+    }
+    let system = System::here();
+    for link in interfaces {
+        let device = ethtool::device(&link.name);
+        let facts = system.facts(link, &all, &device, named);
+        findings.extend(facts.findings());
+        if let Some(number) = link.program() {
+            let name = plane::program_name(number);
+            let pinned = survey.as_ref().ok().map(|survey| survey.holds(number));
+            findings.extend(facts.program(&interface::Program { name, pinned }));
+        }
+    }
     let healthy = findings.iter().all(|finding| finding.level < Level::Error);
     Ok(Doctor { schema_version: SCHEMA_VERSION, healthy, findings })
 }
@@ -78,6 +115,50 @@ pub fn require(pin_dir: &Path) -> Result<()> {
     }
 }
 
+/// What is worth a warning about interfaces that are protected now, in these
+/// modes.
+#[must_use]
+pub fn warnings<'a>(protected: impl IntoIterator<Item = (&'a str, Mode)>) -> Vec<Finding> {
+    let Ok(all) = links::all() else {
+        return Vec::new();
+    };
+    let system = System::here();
+    let mut findings = Vec::new();
+    for (name, mode) in protected {
+        if let Some(link) = all.iter().find(|link| link.name == name) {
+            let device = ethtool::device(name);
+            findings.extend(system.facts(link, &all, &device, true).warnings(mode));
+        }
+    }
+    findings
+}
+
+/// What concerns all interfaces.
+struct System {
+    features: BTreeMap<u32, netdev::Features>,
+    cpus: Option<u32>,
+}
+
+impl System {
+    fn here() -> Self {
+        Self {
+            features: netdev::features(),
+            cpus: interface::online(&text("/sys/devices/system/cpu/online")),
+        }
+    }
+
+    fn facts<'a>(
+        &self,
+        link: &'a Interface,
+        all: &'a [Interface],
+        device: &'a ethtool::Device,
+        named: bool,
+    ) -> interface::Facts<'a> {
+        let features = self.features.get(&link.index).copied();
+        interface::Facts { link, all, device, features, cpus: self.cpus, named }
+    }
+}
+
 fn kernel_release() -> Option<Finding> {
     kernel::release(&uname().release().to_string_lossy())
 }
@@ -89,17 +170,18 @@ fn own_capabilities() -> Option<Finding> {
 }
 
 /// What is in the pin directory, if there is one.
-fn left_over(root: &Path, interfaces: &[Interface]) -> Vec<Finding> {
-    let Ok(facts) = stat(root) else {
-        return Vec::new();
-    };
-    match plane::survey(root) {
+fn left_over(root: &Path, survey: &Result<Survey>, interfaces: &[Interface]) -> Vec<Finding> {
+    match survey {
         Ok(survey) => {
+            // Without a directory nothing is left.
+            let Ok(facts) = stat(root) else {
+                return Vec::new();
+            };
             let device = (major(facts.st_dev), minor(facts.st_dev));
             let namespace = fs::read_link("/proc/self/ns/pid").ok();
             let namespace = namespace.as_deref().and_then(Path::to_str);
             let holder = pins::holder(&text("/proc/locks"), device, facts.st_ino, namespace);
-            pins::left(&survey, holder, interfaces)
+            pins::left(survey, holder, interfaces)
         }
         Err(error) if error.kind == Kind::Permission => {
             let fact = "this user may not see what an earlier limiterd left";
@@ -125,6 +207,12 @@ fn found(level: Level, subject: impl Into<String>, finding: impl Into<String>) -
 }
 
 impl Finding {
+    /// An error of something that had to be there.
+    fn of(subject: &str, error: Error) -> Self {
+        let Error { message, hint, .. } = error;
+        Self { mend: hint, ..found(Level::Error, subject, message) }
+    }
+
     fn so(mut self, consequence: impl Into<String>) -> Self {
         self.consequence = Some(consequence.into());
         self
@@ -133,6 +221,15 @@ impl Finding {
     fn mend(mut self, mend: impl Into<String>) -> Self {
         self.mend = Some(mend.into());
         self
+    }
+
+    /// All that it says, in one line without its level.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let more = [&self.consequence, &self.mend].into_iter().flatten();
+        more.fold(format!("{}: {}", self.subject, self.finding), |text, more| {
+            format!("{text}; {more}")
+        })
     }
 
     fn into_error(self, kind: Kind) -> Error {
@@ -159,10 +256,6 @@ impl Level {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}: {}", self.level.name(), self.subject, self.finding)?;
-        for more in [&self.consequence, &self.mend].into_iter().flatten() {
-            write!(f, "; {more}")?;
-        }
-        Ok(())
+        write!(f, "{} {}", self.level.name(), self.text())
     }
 }

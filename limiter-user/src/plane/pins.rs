@@ -191,6 +191,14 @@ pub(crate) struct Survey {
     pub foreign: Vec<PathBuf>,
 }
 
+impl Survey {
+    /// Whether a link of this program is among those that a start takes over.
+    pub(crate) fn holds(&self, program: u32) -> bool {
+        let live = self.loads.iter().filter(|load| load.stage == Stage::Live);
+        live.flat_map(|load| &load.links).any(|link| link.program == Some(program))
+    }
+}
+
 /// A directory with the pins of one load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Load {
