@@ -18,16 +18,16 @@ pub(super) fn capabilities(status: &str, user_namespace: Option<&str>) -> Option
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
     let held = u64::from_str_radix(line.trim(), 16).ok()?;
     let has = |capability: u32| held >> capability & 1 != 0;
-    let missing: Vec<_> =
-        [("CAP_BPF", has(CAP_BPF) || has(CAP_SYS_ADMIN)), ("CAP_NET_ADMIN", has(CAP_NET_ADMIN))]
-            .into_iter()
-            .filter_map(|(name, has)| (!has).then_some(name))
-            .collect();
     let subject = "capabilities";
-    if !missing.is_empty() {
-        let missing = missing.join(" and ");
+    let fact = match (has(CAP_BPF) || has(CAP_SYS_ADMIN), has(CAP_NET_ADMIN)) {
+        (true, true) => None,
+        (false, true) => Some("this process has no CAP_BPF"),
+        (true, false) => Some("this process has no CAP_NET_ADMIN"),
+        (false, false) => Some("this process has neither CAP_BPF nor CAP_NET_ADMIN"),
+    };
+    if let Some(fact) = fact {
         return Some(
-            found(Level::Error, subject, format!("this process has no {missing}"))
+            found(Level::Error, subject, fact)
                 .so("it may not load XDP programs")
                 .mend("run as root (sudo), or with CAP_BPF and CAP_NET_ADMIN"),
         );
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn exactly_what_is_missing_is_named() {
         for (held, names, others) in [
-            (0, &["CAP_BPF and CAP_NET_ADMIN"][..], ""),
+            (0, &["neither CAP_BPF nor CAP_NET_ADMIN"][..], ""),
             (bit(CAP_NET_ADMIN), &["no CAP_BPF"], "CAP_NET_ADMIN"),
             (bit(CAP_BPF), &["no CAP_NET_ADMIN"], "CAP_BPF"),
             (bit(CAP_SYS_ADMIN), &["no CAP_NET_ADMIN"], "CAP_BPF"),

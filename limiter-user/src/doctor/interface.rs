@@ -88,31 +88,26 @@ impl Facts<'_> {
     }
 
     fn driver(&self) -> Option<Finding> {
-        let driver = match (&self.device.driver, &self.link.kind) {
-            (Some(driver), _) => driver.as_str(),
-            (None, Some(kind)) => kind.as_str(),
-            (None, None) => "of no name",
-        };
+        let driver = self.device.driver.as_ref().or(self.link.kind.as_ref());
         let Some(features) = self.features else {
-            let known = driver != "of no name";
-            return known.then(|| self.found(Level::Ok, "driver", driver));
+            return driver.map(|driver| self.found(Level::Ok, "driver", driver));
         };
-        Some(if features.native {
-            self.found(Level::Ok, "driver", format!("{driver}, with native XDP"))
-        } else {
-            let slow = "only the generic mode is left, which is several times slower";
-            let fact = format!("{driver}, without native XDP as it is set now");
-            let finding = self.found(Level::Warning, "driver", fact).so(slow);
-            match (self.below(), driver) {
-                (Some(names), _) => finding.mend(format!("protect what is below it: {names}")),
-                // A veth has it if it has a queue for each of its peer's.
-                (None, "veth") => finding.mend(format!(
-                    "give it as many receive queues as its peer has transmit queues: ethtool -L \
-                     {}",
-                    self.link.name
-                )),
-                (None, _) => finding,
-            }
+        let name = driver.map(|driver| format!("{driver}, ")).unwrap_or_default();
+        if features.native {
+            return Some(self.found(Level::Ok, "driver", format!("{name}with native XDP")));
+        }
+        let finding = self
+            .found(Level::Warning, "driver", format!("{name}without native XDP as it is set now"))
+            .so("only the generic mode is left, which is several times slower");
+        let is_veth = driver.is_some_and(|driver| driver == "veth");
+        Some(match self.below() {
+            Some(names) => finding.mend(format!("protect what is below it: {names}")),
+            // It has native XDP if there is a queue for each of its peer's.
+            None if is_veth => finding.mend(format!(
+                "give it as many receive queues as its peer has transmit queues: ethtool -L {} rx N",
+                self.link.name
+            )),
+            None => finding,
         })
     }
 
@@ -154,7 +149,9 @@ impl Facts<'_> {
         let cpus = self.cpus?;
         let (receive, transmit, most) = match self.device.queues {
             Some(queues) => (queues.receive, queues.transmit, Some(queues.most_receive)),
-            // Room for them says something only if even that is too little.
+            // Room for them says something only of hardware, and only if even
+            // that is too little.
+            None if self.features.is_none_or(|features| !features.native) => return None,
             None => match (self.link.rx_queues?, self.link.tx_queues?) {
                 (receive, transmit) if receive < cpus => (receive, transmit, None),
                 _ => return None,
@@ -167,9 +164,11 @@ impl Facts<'_> {
             } else {
                 "rx"
             };
-            let finding = self
-                .found(Level::Note, "queues", fact)
-                .so(format!("no more than {receive} CPUs share the work"));
+            let finding = self.found(Level::Note, "queues", fact).so(if receive == 1 {
+                "one CPU does all the work of a flood".to_owned()
+            } else {
+                format!("no more than {receive} CPUs share the work of a flood")
+            });
             return Some(match most {
                 Some(most) if most > receive => {
                     finding.mend(format!("ethtool -L {} {kind} {}", self.link.name, most.min(cpus)))
@@ -395,7 +394,7 @@ mod tests {
         for (device, level, word) in [
             (queues(2, 2, 2), Level::Ok, "2 receive"),
             (queues(1, 1, 8), Level::Note, "ethtool -L eth0 combined 2"),
-            (queues(1, 1, 1), Level::Note, "more than 1 CPUs"),
+            (queues(1, 1, 1), Level::Note, "one CPU"),
             (queues(2, 1, 2), Level::Note, "transmit queue for each"),
             (device(), Level::Note, "1 receive"),
         ] {
@@ -405,6 +404,8 @@ mod tests {
         let device = device();
         let room = Interface { rx_queues: Some(64), tx_queues: Some(64), ..link() };
         check(facts(&room, &device, NATIVE), "queues", Level::Ok, "");
+        // Nor is there a queue where packets come from another interface here.
+        check(facts(&one, &device, NONE), "queues", Level::Ok, "");
         let unknown = Facts { cpus: None, ..facts(&one, &device, NATIVE) };
         check(unknown, "queues", Level::Ok, "");
     }
