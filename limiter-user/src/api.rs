@@ -570,6 +570,48 @@ pub struct Detached {
     pub interfaces: Vec<String>,
 }
 
+/// What `limiterctl doctor` finds; no daemon is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Doctor {
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// Whether nothing is an error.
+    pub healthy: bool,
+    /// What was looked at, in the order of a start.
+    pub findings: Vec<Finding>,
+}
+
+/// One fact about this host, and what it means for limiterd.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Finding {
+    /// How bad it is.
+    pub level: Level,
+    /// What was looked at, such as `kernel` or `eth0 mtu`.
+    pub subject: String,
+    /// The fact.
+    pub finding: String,
+    /// What follows from it.
+    pub consequence: Option<String>,
+    /// What to do about it.
+    pub mend: Option<String>,
+}
+
+/// How bad a finding is.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// Worth to know.
+    Note,
+    /// Protection is possible, but slower or weaker than it could be.
+    Warning,
+    /// A start fails.
+    Error,
+}
+
 /// The body of every answer that is not a success.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Failure {

@@ -1,18 +1,19 @@
 //! Network interfaces, asked from the kernel over netlink: sysfs may show
 //! those of another network namespace.
 
-use netlink_packet_core::{
-    NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
-};
+use netlink_packet_core::NLM_F_DUMP;
 use netlink_packet_route::{
     RouteNetlinkMessage,
-    link::{LinkAttribute, LinkFlags, LinkMessage, LinkXdp},
+    link::{LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp},
 };
 use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 
 use tokio::io::unix::AsyncFd;
 
-use crate::error::{Error, Kind, Result};
+use crate::{
+    error::{Error, Kind, Result},
+    netlink,
+};
 
 /// A network interface as it is now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,8 +24,24 @@ pub struct Interface {
     pub index: u32,
     /// Its MTU, bytes.
     pub mtu: u32,
-    /// Whether it is up and has a carrier.
-    pub is_up: bool,
+    /// Whether it is up.
+    pub up: bool,
+    /// Whether it has a carrier: a cable, or a peer that is up.
+    pub carrier: bool,
+    /// Whether its frames begin with an Ethernet header.
+    pub ethernet: bool,
+    /// The kernel's name for its kind, such as `bridge` or `vlan`; that of
+    /// hardware has none.
+    pub kind: Option<String>,
+    /// Index of the bridge or bond that it is part of.
+    pub controller: Option<u32>,
+    /// Index of the interface below it: of a VLAN or tunnel. A veth has its
+    /// peer there, perhaps in another network namespace.
+    pub lower: Option<u32>,
+    /// Receive queues that there is room for.
+    pub rx_queues: Option<u32>,
+    /// Transmit queues that there is room for.
+    pub tx_queues: Option<u32>,
     /// Number of the XDP program in its driver.
     pub native: Option<u32>,
     /// Number of the XDP program in generic mode.
@@ -99,49 +116,40 @@ impl Changes {
 }
 
 fn dump() -> std::io::Result<Vec<Interface>> {
-    let socket = Socket::new(NETLINK_ROUTE)?;
-    let mut header = NetlinkHeader::default();
-    header.flags = NLM_F_REQUEST | NLM_F_DUMP;
     let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
-    let mut request = NetlinkMessage::new(header, NetlinkPayload::from(request));
-    request.finalize();
-    let mut bytes = vec![0; request.buffer_len()];
-    request.serialize(&mut bytes);
-    socket.send_to(&bytes, &netlink_sys::SocketAddr::new(0, 0), 0)?;
-
-    let mut interfaces = Vec::new();
-    loop {
-        let (bytes, _) = socket.recv_from_full()?;
-        let mut rest = &bytes[..];
-        while !rest.is_empty() {
-            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
-                .map_err(std::io::Error::other)?;
-            match message.payload {
-                NetlinkPayload::Done(_) => return Ok(interfaces),
-                NetlinkPayload::Error(error) => return Err(error.to_io()),
-                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => {
-                    interfaces.push(interface(link));
-                }
-                _ => {}
-            }
-            // Messages start at multiples of 4 bytes (NLMSG_ALIGN).
-            let length = (message.header.length as usize).next_multiple_of(4);
-            rest = rest.get(length.max(4)..).unwrap_or_default();
-        }
-    }
+    let answers = netlink::request(NETLINK_ROUTE, NLM_F_DUMP, request)?;
+    let interface = |answer| match answer {
+        RouteNetlinkMessage::NewLink(link) => Some(interface(link)),
+        _ => None,
+    };
+    Ok(answers.into_iter().filter_map(interface).collect())
 }
 
 fn interface(link: LinkMessage) -> Interface {
-    let up = LinkFlags::Up | LinkFlags::LowerUp;
     let mut interface = Interface {
         index: link.header.index,
-        is_up: link.header.flags.contains(up),
+        up: link.header.flags.contains(LinkFlags::Up),
+        carrier: link.header.flags.contains(LinkFlags::LowerUp),
+        ethernet: matches!(
+            link.header.link_layer_type,
+            LinkLayerType::Ether | LinkLayerType::Loopback
+        ),
         ..Interface::default()
     };
     for attribute in link.attributes {
         match attribute {
             LinkAttribute::IfName(name) => interface.name = name,
             LinkAttribute::Mtu(mtu) => interface.mtu = mtu,
+            LinkAttribute::Controller(index) => interface.controller = Some(index),
+            LinkAttribute::Link(index) => interface.lower = Some(index),
+            LinkAttribute::NumRxQueues(queues) => interface.rx_queues = Some(queues),
+            LinkAttribute::NumTxQueues(queues) => interface.tx_queues = Some(queues),
+            LinkAttribute::LinkInfo(facts) => {
+                interface.kind = facts.into_iter().find_map(|fact| match fact {
+                    LinkInfo::Kind(kind) => Some(kind.to_string()),
+                    _ => None,
+                });
+            }
             LinkAttribute::Xdp(facts) => {
                 for fact in facts {
                     match fact {
@@ -165,7 +173,8 @@ mod tests {
     #[test]
     fn loopback_is_there_and_nonsense_is_not() {
         let loopback = find("lo").unwrap();
-        assert!(loopback.index > 0 && loopback.mtu > 0);
+        assert!(loopback.index > 0 && loopback.mtu > 0 && loopback.ethernet);
+        assert!(loopback.rx_queues > Some(0) && loopback.controller.is_none());
         let error = find("no-such-if0").unwrap_err();
         assert_eq!(error.kind, Kind::NotFound);
         assert!(error.to_string().contains("lo"), "{error}");

@@ -66,6 +66,17 @@ pub enum Wish {
     Memory(u64),
 }
 
+/// Reads a number of sources as an operator writes it.
+///
+/// # Errors
+/// It is no whole number.
+pub fn sources(text: &str) -> Result<u32> {
+    text.parse().map_err(|_| {
+        Error::new(Kind::Invalid, format!("'{text}' is no number of sources"))
+            .hint("--max-sources takes a whole number such as 65536")
+    })
+}
+
 impl Sizing {
     /// Sizes for a machine with so many possible CPUs, so many interfaces, and
     /// what the operator asked for.

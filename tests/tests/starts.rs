@@ -259,7 +259,7 @@ fn three_capabilities_are_needed_and_none_is_kept() {
         let output = as_user(&host, USER, held).output().expect("setpriv");
         let text = stderr(&output);
         assert_eq!(output.status.code(), Some(5), "{held}: {text}");
-        assert!(text.contains(&format!("lacks {missing}")), "{held}: {text}");
+        assert!(text.contains(&format!("lacks {missing};")), "{held}: {text}");
         assert_eq!(left(&host).matches("link-").count(), 0);
     }
     let mut process = Running::start(&mut as_user(&host, USER, "-all,+bpf,+perfmon,+net_admin"));

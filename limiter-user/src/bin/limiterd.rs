@@ -11,15 +11,16 @@ use limiter_user::{
     access::Groups,
     client::Client,
     config::{self, Config, Host},
+    doctor,
     error::{Error, Kind, Result},
     gate::Gate,
     plane::{self, Options, Plane, Reports},
     policies::Policies,
-    preflight, privileges,
+    privileges,
     rate::{Burst, PacketRate},
     server,
     service::{self, Overrides, Parts, Service, Startup},
-    sizing::{Sizing, Wish},
+    sizing::{self, Sizing, Wish},
     sockets::{self, Sockets},
     state::{State, Store},
 };
@@ -266,7 +267,7 @@ fn start(arguments: &Arguments) -> Result<Option<Started>> {
         settings.daemon.admin_group.as_deref(),
         settings.daemon.view_group.as_deref(),
     )?;
-    preflight::check(&arguments.pin_dir)?;
+    doctor::require(&arguments.pin_dir)?;
     let begin = plane::Start::take(&arguments.pin_dir)?;
     let (store, mut state) = if arguments.state_dir.as_os_str() == "off" {
         (Store::nowhere(), State::default())
@@ -347,12 +348,7 @@ fn print(text: &str) -> Result<()> {
 
 /// What the command line and the configuration say.
 fn configured(arguments: &Arguments) -> Result<(Startup, Policies)> {
-    let max_sources = arguments.max_sources.as_deref().map(|text| {
-        text.parse().map_err(|_| {
-            Error::new(Kind::Invalid, format!("'{text}' is no number of sources"))
-                .hint("--max-sources takes a whole number such as 65536")
-        })
-    });
+    let max_sources = arguments.max_sources.as_deref().map(sizing::sources);
     let default = Path::new(DEFAULT_CONFIG);
     let is_default = arguments.rate.is_none() && default.exists();
     let file = arguments.config.clone().or_else(|| is_default.then(|| default.to_owned()));
@@ -465,6 +461,9 @@ fn announce(service: &Service, arguments: &Arguments) {
     );
     for attached in plane.attached() {
         tracing::info!("{}: protected, {} mode", attached.name, attached.mode);
+        for warning in doctor::warnings([(&*attached.name, attached.mode)]) {
+            tracing::warn!("{}", warning.text());
+        }
     }
     let gate = policies.gate();
     tracing::info!(

@@ -231,13 +231,16 @@ fn pin(link: FdLink, path: &Path, interface: &Interface) -> Result<FdLink> {
     Ok(pinned.into())
 }
 
-fn foreign(interface: &Interface, program: u32) -> Error {
-    // Only a privileged user may look up its name.
-    let name = aya::programs::loaded_programs()
+/// Name of a program; only a privileged user may look it up.
+pub(crate) fn program_name(number: u32) -> Option<String> {
+    aya::programs::loaded_programs()
         .filter_map(std::result::Result::ok)
-        .find(|info| info.id() == program)
+        .find(|info| info.id() == number)
         .and_then(|info: ProgramInfo| info.name_as_str().map(str::to_owned))
-        .unwrap_or_default();
+}
+
+fn foreign(interface: &Interface, program: u32) -> Error {
+    let name = program_name(program).unwrap_or_default();
     let ours = name == PROGRAM;
     let error = Error::failed(format!(
         "{} already has an XDP program: number {program}, '{name}'",

@@ -32,11 +32,14 @@ use limiter_common::{
     verdict::{Reason, Verdict},
 };
 
-pub(crate) use self::pins::require_bpf_file_system;
 pub use self::{
     adopt::Start,
     attach::{Mode, Wish},
     reports::Reports,
+};
+pub(crate) use self::{
+    attach::program_name,
+    pins::{LinkPin, Load, Stage, Survey, require_bpf_file_system, survey},
 };
 use self::{listed::Listed, pins::Pins, rules::Rules};
 use crate::{

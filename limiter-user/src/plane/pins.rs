@@ -16,6 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use aya::programs::links::{FdLink, PinnedLink};
 use limiter_common::ABI_VERSION;
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with, statfs};
 
@@ -23,6 +24,9 @@ use crate::error::{Error, Kind, Result};
 
 /// `BPF_FS_MAGIC` of include/uapi/linux/magic.h.
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
+
+/// Name of the directory that a start builds.
+const STAGING: &str = "new";
 
 /// The pin directory, held by this process alone.
 #[derive(Debug)]
@@ -76,7 +80,7 @@ impl Pins {
 
     /// Where a start puts its pins.
     pub(super) fn staging(&self) -> PathBuf {
-        self.root.join("new")
+        self.root.join(STAGING)
     }
 
     /// Where the pins in force are.
@@ -235,13 +239,95 @@ fn detach(link: &Path) -> std::io::Result<()> {
     if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
+/// What is in a pin directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Survey {
+    /// Directories of loads.
+    pub loads: Vec<Load>,
+    /// Everything beside them.
+    pub foreign: Vec<PathBuf>,
+}
+
+impl Survey {
+    /// Whether a link of this program is among those that a start takes over.
+    pub(crate) fn holds(&self, program: u32) -> bool {
+        let in_force = self.loads.iter().filter(|load| load.stage != Stage::Staged);
+        in_force.flat_map(|load| &load.links).any(|link| link.program == Some(program))
+    }
+}
+
+/// A directory with the pins of one load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Load {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it is.
+    pub stage: Stage,
+    /// Links that are pinned in it.
+    pub links: Vec<LinkPin>,
+    /// What limiterd has not put there.
+    pub foreign: Vec<PathBuf>,
+}
+
+/// What a directory of pins is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// What this version takes over.
+    Live,
+    /// What another version has pinned.
+    Other,
+    /// What a start has not finished.
+    Staged,
+}
+
+/// A pinned link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LinkPin {
+    /// Name that its interface had when it was attached.
+    pub interface: String,
+    /// The kernel's number of its program; none if it cannot be read.
+    pub program: Option<u32>,
+}
+
+/// Looks at a pin directory and changes nothing.
+///
+/// # Errors
+/// It cannot be read; [`Kind::Permission`] if this user may not.
+pub(crate) fn survey(root: &Path) -> Result<Survey> {
+    let directories = ours(root)?;
+    let mut foreign = list(root)?;
+    foreign.retain(|path| !directories.contains(path));
+    let loads = directories.into_iter().map(|path| load(root, path)).collect::<Result<_>>()?;
+    Ok(Survey { loads, foreign })
+}
+
+fn load(root: &Path, path: PathBuf) -> Result<Load> {
+    let pins = list(&path)?;
+    let link = |path: &PathBuf| {
+        let interface = linked_interface(path)?.to_owned();
+        let link = PinnedLink::from_pin(path).ok().map(FdLink::from);
+        let program = link.and_then(|link| link.info().ok()).map(|info| info.program_id());
+        Some(LinkPin { interface, program })
+    };
+    let links = pins.iter().filter_map(link).collect();
+    let foreign = pins.into_iter().filter(|path| !is_ours(path) || is_directory(path)).collect();
+    let stage = if path == live(root) {
+        Stage::Live
+    } else if path.ends_with(STAGING) {
+        Stage::Staged
+    } else {
+        Stage::Other
+    };
+    Ok(Load { path, stage, links, foreign })
+}
+
 /// The directories of loads under `root`.
 fn ours(root: &Path) -> Result<Vec<PathBuf>> {
     let mut directories = list(root)?;
     directories.retain(|path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let version = name.strip_prefix('v').is_some_and(|digits| digits.parse::<u32>().is_ok());
-        (version || name == "new") && is_directory(path)
+        (version || name == STAGING) && is_directory(path)
     });
     Ok(directories)
 }

@@ -245,7 +245,7 @@ impl Service {
                 pinned: attached.pinned,
                 program_id: attached.program_id,
                 link: match present(&attached, &now) {
-                    Some(interface) if interface.is_up => "up",
+                    Some(interface) if interface.up && interface.carrier => "up",
                     Some(_) => "down",
                     None => "gone",
                 }

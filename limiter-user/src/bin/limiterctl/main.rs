@@ -2,6 +2,7 @@
 
 mod caller;
 mod config;
+mod doctor;
 mod lists;
 mod show;
 
@@ -31,6 +32,7 @@ Examples:
   limiterctl config apply limiterd.toml --confirm 60s
   limiterctl ban add 203.0.113.0/24 --for 10m --reason scan
   limiterctl explain 198.51.100.7 --proto udp --dport 53
+  limiterctl doctor --iface eth0          what stands in the way, before a start
   limiterctl -o json status               for scripts
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 daemon unreachable,
@@ -105,6 +107,8 @@ enum Command {
     /// Protect interfaces, and take the protection off them, at run time
     #[command(subcommand)]
     Iface(Iface),
+    /// Say what stands in the way of protection, and the mend; needs no daemon
+    Doctor(doctor::Doctor),
     /// Take the protection off everywhere
     Detach {
         /// Pin directory of a daemon that no longer runs
@@ -374,7 +378,7 @@ async fn main() -> ExitCode {
     };
     let output = arguments.output;
     match run(arguments).await {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             let _ = writeln!(io::stderr(), "limiterctl: {error}");
             if output != Output::Table {
@@ -415,12 +419,13 @@ fn usage(error: &clap::Error) -> ExitCode {
     ExitCode::from(error.kind.exit_code())
 }
 
-async fn run(arguments: Arguments) -> Result<()> {
+async fn run(arguments: Arguments) -> Result<ExitCode> {
     let Arguments { socket, output, command } = arguments;
     // An empty variable in the environment is none.
     let socket = PathBuf::from(if socket.is_empty() { SOCKET.into() } else { socket });
     let client = Client::new(&socket).on_behalf_of(caller::find());
-    match command {
+    let done = match command {
+        Command::Doctor(doctor) => return doctor.run(output),
         Command::Status { watch } => {
             watched(&watch, async || print(&client.status().await?, output, show::status)).await
         }
@@ -473,7 +478,8 @@ async fn run(arguments: Arguments) -> Result<()> {
             clap_complete::generate(shell, &mut Arguments::command(), "limiterctl", &mut script);
             write(&script)
         }
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 /// Shows once, or again and again until somebody ends it.

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
 use limiter_user::api::{
-    ConfigChanges, Count, Detached, Explanation, InterfaceStatus, Interfaces, LevelLimit, Limits,
-    List, ListChanged, Stats, Status,
+    ConfigChanges, Count, Detached, Doctor, Explanation, InterfaceStatus, Interfaces, LevelLimit,
+    Limits, List, ListChanged, Stats, Status,
 };
 
 pub(crate) fn status(status: &Status) -> String {
@@ -202,6 +202,11 @@ pub(crate) fn explanation(explanation: &Explanation) -> String {
         );
     }
     text
+}
+
+pub(crate) fn doctor(doctor: &Doctor) -> String {
+    let lines: Vec<_> = doctor.findings.iter().map(ToString::to_string).collect();
+    lines.join("\n")
 }
 
 pub(crate) fn detached(detached: &Detached) -> String {
