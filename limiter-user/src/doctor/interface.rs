@@ -99,11 +99,12 @@ impl Facts<'_> {
         let finding = self
             .found(Level::Warning, "driver", format!("{name}without native XDP as it is set now"))
             .so("only the generic mode is left, which is several times slower");
+        let more = self.device.queues.is_some_and(|queues| queues.most_receive > queues.receive);
         let is_veth = driver.is_some_and(|driver| driver == "veth");
         Some(match self.below() {
             Some(names) => finding.mend(format!("protect what is below it: {names}")),
             // It has native XDP if there is a queue for each of its peer's.
-            None if is_veth => finding.mend(format!(
+            None if is_veth && more => finding.mend(format!(
                 "give it as many receive queues as its peer has transmit queues: ethtool -L {} rx N",
                 self.link.name
             )),
@@ -342,6 +343,9 @@ mod tests {
         check(facts(&link, &device, NATIVE), "driver", Level::Ok, "virtio_net, with native");
         check(facts(&link, &device, NONE), "driver", Level::Warning, "generic");
         check(facts(&link, &device, None), "driver", Level::Ok, "virtio_net");
+        let queues = Queues { receive: 1, transmit: 1, most_receive: 2, combined: false };
+        let veth = Device { driver: Some("veth".into()), queues: Some(queues), ..device.clone() };
+        check(facts(&link, &veth, NONE), "driver", Level::Warning, "ethtool -L eth0 rx N");
         let silent = Device::default();
         check(facts(&link, &silent, None), "driver", Level::Ok, "");
         check(facts(&link, &silent, NONE), "driver", Level::Warning, "without native");
