@@ -8,6 +8,7 @@ mod fuzz;
 mod goodput;
 mod install;
 mod linker;
+mod oldest_kernel;
 mod run;
 mod setup;
 mod step;
@@ -77,6 +78,8 @@ enum Command {
         #[arg(last = true)]
         more: Vec<String>,
     },
+    /// Run on Linux 6.1 in software emulation; needs root and some minutes
+    OldestKernel,
     /// Install the release binaries, shell completions and a unit for systemd
     Install {
         /// Where to
@@ -113,6 +116,7 @@ fn dispatch(workspace: &Path, command: Command) -> Result<()> {
         Command::Bench { more } => run::bench(workspace, &more),
         Command::Fuzz { seconds } => fuzz::fuzz(workspace, seconds),
         Command::Goodput { more } => goodput::goodput(workspace, &more),
+        Command::OldestKernel => oldest_kernel::run(workspace),
         Command::Install { prefix } => install::install(workspace, &prefix),
         Command::Uninstall { prefix } => install::uninstall(&prefix),
     }

@@ -21,6 +21,14 @@ pub(crate) const FUZZ: [Tool; 1] = [("c++", "g++")];
 /// What the unit is checked with.
 pub(crate) const SYSTEMD: [Tool; 1] = [("systemd-analyze", "systemd")];
 
+/// What the oldest kernel is run with.
+pub(crate) const EMULATION: [Tool; 4] = [
+    ("busybox", "busybox-static"),
+    ("cpio", "cpio"),
+    ("ip", "iproute2"),
+    ("qemu-system-x86_64", "qemu-system-x86"),
+];
+
 /// What goodput is measured with.
 pub(crate) const GOODPUT: [Tool; 4] = [
     ("ethtool", "ethtool"),

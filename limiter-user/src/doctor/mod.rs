@@ -180,7 +180,9 @@ fn left_over(root: &Path, survey: &Result<Survey>, interfaces: &[Interface]) -> 
             let device = (major(facts.st_dev), minor(facts.st_dev));
             let namespace = fs::read_link("/proc/thread-self/ns/pid").ok();
             let namespace = namespace.as_deref().and_then(Path::to_str);
-            let holder = pins::holder(&text("/proc/locks"), device, facts.st_ino, namespace);
+            let holder = fs::read_to_string("/proc/locks").map_or(pins::Holder::Unknown, |locks| {
+                pins::holder(&locks, device, facts.st_ino, namespace)
+            });
             pins::left(survey, holder, interfaces)
         }
         Err(error) if error.kind == Kind::Permission => {

@@ -47,9 +47,7 @@ pub(super) fn holder(
     });
     match process {
         Some(process) => Holder::Process(process),
-        None if process_namespace == Some(FIRST_PROCESS_NAMESPACE) && !locks.is_empty() => {
-            Holder::Nobody
-        }
+        None if process_namespace == Some(FIRST_PROCESS_NAMESPACE) => Holder::Nobody,
         None => Holder::Unknown,
     }
 }
