@@ -30,11 +30,11 @@ mount -t bpf b /sys/fs/bpf
 for place in /run /tmp /var/lib; do mount -t tmpfs t $place; done
 uname -r
 work() {
-    insmod /lib/veth.ko && iproute link set lo up || return 1
+    insmod /lib/veth.ko && ip2 link set lo up || return 1
     program-test --exact --test-threads=1 \
         every_case_is_decided_and_charged_as_the_table_says || return 1
-    iproute link add eth0 type veth peer name eth1 && iproute link set eth0 up &&
-        iproute link set eth1 up ||
+    ip2 link add eth0 type veth peer name eth1 && ip2 link set eth0 up &&
+        ip2 link set eth1 up ||
         return 1
     limiterd --iface eth0 --xdp-mode native &
     n=0
@@ -139,7 +139,7 @@ fn initial_disk(workspace: &Path, place: &Path, image: &Image) -> Result<PathBuf
     }
     place_binary(&test_binary(workspace)?, "program-test")?;
     // The shell's own applet of that name knows no veth.
-    place_binary(&tool("ip")?, "iproute")?;
+    place_binary(&tool("ip")?, "ip2")?;
     place_binary(&tool("busybox")?, "busybox")?;
     for applet in APPLETS {
         std::os::unix::fs::symlink("busybox", root.join("bin").join(applet))?;
