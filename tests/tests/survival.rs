@@ -571,3 +571,61 @@ fn changes_outlive_restarts_and_a_reboot() {
     assert_eq!(rate(&daemon).as_deref(), Some("2000/s"));
     assert_eq!(names(&daemon), [IFACE]);
 }
+
+/// Another number of sources takes other tables for them, and nothing else.
+#[test]
+fn another_number_of_sources_keeps_all_but_buckets() {
+    let net = Net::new();
+    let daemon = Daemon::start(&net.server, &format!("--iface {IFACE} --max-sources 16384"));
+    let _done = daemon.ask("ban add 192.0.2.0/24 --for forever");
+    let _done = daemon.ask("limit set udp --rate 77/s");
+    let [server, attacker] = [&net.server, &net.attacker].map(|it| it.hardware_address(IFACE));
+    let frame = Ipv4::new(POLITE, SERVER4).next(17, &Udp::new(1, 9).payload(18));
+    let frames = vec![frame.ethernet(server, attacker).build()];
+    let load = Load { frames, count: 500, per_second: 5_000 };
+    net.attacker.call(move || send(IFACE, &load, || false)).expect("the generator");
+    std::thread::sleep(Duration::from_millis(200));
+    let before = daemon.stats();
+    let _killed = daemon.kill();
+    let daemon = Daemon::start(&net.server, &format!("--iface {IFACE} --max-sources 32768"));
+    assert_eq!(daemon.status().memory.max_sources, 32_768);
+    let after = daemon.stats();
+    assert!(after.totals.received.packets >= before.totals.received.packets);
+    let udp = |stats: &api::Stats| {
+        stats.policies.iter().find(|it| it.name == "udp").expect("udp").passed.packets
+    };
+    assert!(udp(&before) > 100);
+    assert!(udp(&after) >= udp(&before));
+    assert!(daemon.ask("ban list").contains("192.0.2.0/24"));
+    assert!(daemon.ask("limit show udp").contains("77/s"));
+}
+
+/// A full disk stops nothing; what is in force is saved once there is room.
+#[test]
+fn a_full_disk_stops_no_change() {
+    let net = Net::new();
+    let host = &net.server;
+    let _made = host.run("mkdir /run/disk");
+    let _made = host.run("mount -t tmpfs -o size=64k disk /run/disk");
+    let arguments = format!("--iface {IFACE} --state-dir /run/disk/state");
+    let daemon = Daemon::start(host, &arguments);
+    let fill = "dd if=/dev/zero of=/run/disk/file bs=1k count=64 status=none";
+    let _full = host.try_run(fill);
+    for n in 0..100 {
+        let _done = daemon.ask(&format!("ban add 192.0.2.{n} --for forever --reason full"));
+    }
+    let status = daemon.status();
+    let told = |status: &api::Status| status.problems.iter().any(|it| it.contains("not saved"));
+    assert!(told(&status) && status.health == "degraded", "{:?}", status.problems);
+    let _freed = host.run("rm /run/disk/file");
+    let start = Instant::now();
+    while told(&daemon.status()) {
+        assert!(start.elapsed() < Duration::from_secs(6), "still not saved");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let _killed = daemon.kill();
+    let daemon = Daemon::start(host, &arguments);
+    let list: api::List = serde_json::from_str(&daemon.ask("-o json ban list")).expect("bans");
+    assert_eq!(list.entries.len(), 100);
+    assert!(list.entries.iter().all(|it| it.reason.as_deref() == Some("full")));
+}
