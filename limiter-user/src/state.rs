@@ -14,6 +14,7 @@ use std::{
     io::{ErrorKind, Write as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
+    thread::JoinHandle,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -319,6 +320,8 @@ pub struct Store {
     /// What was set aside at the start, if anything.
     set_aside: Option<String>,
     unsynced: bool,
+    /// Waits for the disk, so that nobody else has to.
+    syncing: Option<JoinHandle<std::io::Result<()>>>,
     /// Bytes that were appended to the file since it was written anew.
     appended: u64,
     _lock: Option<File>,
@@ -334,6 +337,7 @@ impl Store {
             problem: None,
             set_aside: None,
             unsynced: false,
+            syncing: None,
             appended: 0,
             _lock: None,
         }
@@ -385,6 +389,7 @@ impl Store {
             problem: None,
             set_aside,
             unsynced: false,
+            syncing: None,
             appended: 0,
             _lock: Some(lock),
         };
@@ -475,13 +480,27 @@ impl Store {
         self.append(&Record::Carried(sums.to_vec()));
     }
 
-    /// Waits until what was noted is on the disk.
+    /// Begins to bring to the disk what was noted, and says in
+    /// [`Store::problems`] if that failed before.
     pub fn sync(&mut self) {
-        if let Some(file) = self.file.as_ref().filter(|_| self.unsynced) {
-            match file.sync_data() {
-                Ok(()) => self.unsynced = false,
-                Err(error) => self.problem = Some(error.to_string()),
-            }
+        if self.syncing.as_ref().is_some_and(|syncing| !syncing.is_finished()) {
+            return;
+        }
+        self.finish();
+        let file = self.file.as_ref().filter(|_| self.unsynced);
+        let Some(file) = file.and_then(|file| file.try_clone().ok()) else {
+            return;
+        };
+        self.unsynced = false;
+        let sync = move || file.sync_data();
+        self.syncing = std::thread::Builder::new().name("sync".into()).spawn(sync).ok();
+    }
+
+    /// Waits until what was noted is on the disk.
+    pub fn finish(&mut self) {
+        let ended = self.syncing.take().map(JoinHandle::join);
+        if let Some(Ok(Err(error))) = ended {
+            self.problem = Some(error.to_string());
         }
     }
 
@@ -577,6 +596,8 @@ mod tests {
             assert_eq!(store.problems().count(), 0);
             store.confirmed(2);
             store.sync();
+            store.finish();
+            assert_eq!(store.problems().count(), 0);
         }
     }
 

@@ -48,9 +48,10 @@ pub(super) fn link_pin(interface: &str) -> String {
     format!("link-{interface}")
 }
 
-/// The interface whose link is pinned at this path.
+/// The interface whose link is pinned at this path, or was on its way there.
 fn linked_interface(path: &Path) -> Option<&str> {
-    path.file_name()?.to_str()?.strip_prefix("link-")
+    let name = path.file_name()?.to_str()?;
+    name.strip_prefix("re").unwrap_or(name).strip_prefix("link-")
 }
 
 /// The pins of one load; nothing else is ever removed.

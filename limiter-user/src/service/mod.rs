@@ -165,8 +165,14 @@ impl Service {
         self.store.rewrite(&state);
     }
 
-    /// Waits until all that is to outlive the daemon is on the disk.
+    /// Brings all that is to outlive the daemon to the disk, and waits for it.
     pub fn save_state(&mut self) {
+        self.store.finish();
+        self.begin_to_save();
+        self.store.finish();
+    }
+
+    fn begin_to_save(&mut self) {
         if self.store.wants_rewrite() {
             self.rewrite();
         }
@@ -214,7 +220,7 @@ impl Service {
     pub fn watch(&mut self) -> Result<Vec<String>> {
         self.settle();
         self.plane.expire()?;
-        self.save_state();
+        self.begin_to_save();
         let trouble = self.trouble()?;
         self.trouble.note(Instant::now(), trouble);
         self.attach_again()?;
