@@ -30,4 +30,5 @@ pub mod service;
 pub mod sizing;
 pub mod sockets;
 pub mod state;
+pub mod trie;
 mod trouble;

@@ -1,7 +1,10 @@
 //! Who is allowed, banned and denied: what was said about each prefix, and what
 //! follows for the tables of the packet path.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::UNIX_EPOCH,
+};
 
 use limiter_common::{
     lists::{Bit, COARSE4, COARSE6, Contents, ExactKey, FOREVER, Listing, MAX_ENTRIES, WORDS},
@@ -13,6 +16,7 @@ use crate::{
     compiled::{Configured, address, all_ipv4, covers_ipv4},
     error::{Error, Kind, Result},
     prefix::Prefix,
+    trie::Trie,
 };
 
 /// The tables of the packet path.
@@ -39,20 +43,20 @@ pub trait Tables {
     fn set_contents(&mut self, contents: Contents) -> Result<()>;
 }
 
-/// Tables in memory: what those of the packet path are to hold.
+/// The tables in memory.
 #[derive(Debug, Default)]
-pub struct Wanted {
+pub struct InMemory {
     /// What is said about single addresses and /64s.
     pub exact: HashMap<ExactKey, Listing>,
     /// What is said about other prefixes.
-    pub prefixes: HashMap<Prefix, Listing>,
+    pub prefixes: Trie<(), Listing>,
     /// Words of the bitmaps that have bits.
     pub words: HashMap<u32, u64>,
     /// What the lists hold.
     pub contents: Contents,
 }
 
-impl Tables for Wanted {
+impl Tables for InMemory {
     fn set_exact(&mut self, key: ExactKey, listing: Option<Listing>) -> Result<()> {
         match listing {
             Some(listing) => self.exact.insert(key, listing),
@@ -62,10 +66,7 @@ impl Tables for Wanted {
     }
 
     fn set_prefix(&mut self, prefix: Prefix, listing: Option<Listing>) -> Result<()> {
-        match listing {
-            Some(listing) => self.prefixes.insert(prefix, listing),
-            None => self.prefixes.remove(&prefix),
-        };
+        self.prefixes.set((), prefix, listing);
         Ok(())
     }
 
@@ -451,4 +452,9 @@ pub(crate) fn exact_key(prefix: Prefix) -> Option<ExactKey> {
         (false, 64) => Some(ExactKey::subnet(words)),
         _ => None,
     }
+}
+
+/// Now, as statements say when they were made.
+pub(crate) fn seconds_since_1970() -> u64 {
+    UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs())
 }

@@ -3,7 +3,7 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     hash::Hash,
     rc::Rc,
 };
@@ -26,10 +26,11 @@ use limiter_common::{
 };
 
 use crate::{
-    compiled::{Compiled, address, mapped_length},
+    compiled::{Compiled, address},
     error::Result as Told,
-    lists::{Tables as ListTables, exact_key},
+    lists::{InMemory, Tables as ListTables, exact_key},
     prefix::Prefix,
+    trie::Trie,
 };
 
 /// A timer tick at 250 Hz.
@@ -50,7 +51,7 @@ pub struct Machine {
     cpus: u32,
     compiled: Compiled,
     prefixes: Trie<bool, Set>,
-    listed: Listed,
+    listed: InMemory,
     slot: u32,
     interface: u32,
     capacity: usize,
@@ -73,7 +74,7 @@ impl Machine {
             cpus,
             compiled: rules.into(),
             prefixes: Trie::default(),
-            listed: Listed::default(),
+            listed: InMemory::default(),
             slot: 0,
             interface: 0,
             capacity,
@@ -110,7 +111,7 @@ impl Machine {
     }
 
     /// What the packet path reads of the lists.
-    pub const fn listed(&mut self) -> &mut Listed {
+    pub const fn listed(&mut self) -> &mut InMemory {
         &mut self.listed
     }
 
@@ -217,72 +218,6 @@ fn entry_of(buckets: &[Bucket]) -> Entry {
         lease: Cell::new(Lease::of(bucket.lease.credits())),
     };
     Rc::new(buckets.iter().map(slot).collect())
-}
-
-/// Prefixes, and the longest one around an address.
-struct Trie<K, V>(BTreeMap<(K, u32, [u32; 4]), V>);
-
-impl<K, V> Default for Trie<K, V> {
-    fn default() -> Self {
-        Self(BTreeMap::new())
-    }
-}
-
-impl<K: Copy + Ord, V: Copy> Trie<K, V> {
-    fn set(&mut self, table: K, prefix: Prefix, value: Option<V>) {
-        let key = (table, mapped_length(prefix), address(prefix.address()).mapped());
-        match value {
-            Some(value) => self.0.insert(key, value),
-            None => self.0.remove(&key),
-        };
-    }
-
-    fn around(&self, table: K, words: &[u32; 4]) -> Option<V> {
-        let bits = words.iter().fold(0u128, |bits, word| bits << 32 | u128::from(word.to_be()));
-        (0..=u128::BITS).rev().find_map(|length| {
-            let mask = u128::MAX.checked_shl(u128::BITS - length).unwrap_or(0);
-            let network = (bits & mask).to_be_bytes();
-            let word = |at: usize| {
-                let bytes = [network[at], network[at + 1], network[at + 2], network[at + 3]];
-                u32::from_ne_bytes(bytes)
-            };
-            self.0.get(&(table, length, [word(0), word(4), word(8), word(12)])).copied()
-        })
-    }
-}
-
-/// What the packet path reads of the lists.
-#[derive(Default)]
-pub struct Listed {
-    exact: HashMap<ExactKey, Listing>,
-    prefixes: Trie<(), Listing>,
-    words: HashMap<u32, u64>,
-    contents: Contents,
-}
-
-impl ListTables for Listed {
-    fn set_exact(&mut self, key: ExactKey, listing: Option<Listing>) -> Told<()> {
-        match listing {
-            Some(listing) => self.exact.insert(key, listing),
-            None => self.exact.remove(&key),
-        };
-        Ok(())
-    }
-
-    fn set_prefix(&mut self, prefix: Prefix, listing: Option<Listing>) -> Told<()> {
-        self.prefixes.set((), prefix, listing);
-        Ok(())
-    }
-
-    fn set_word(&mut self, word: u32, bits: u64) -> Told<()> {
-        self.words.insert(word, bits);
-        Ok(())
-    }
-
-    fn set_contents(&mut self, contents: Contents) -> Told<()> {
-        self.contents = contents;
-        Ok(())
-    }
 }
 
 /// A CPU's slot of an entry.

@@ -116,13 +116,28 @@ impl Sum {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Record {
-    Head { format: u32, boot: String },
+    Head {
+        format: u32,
+        boot: String,
+    },
     Load(Load),
     Rules(Rules),
     Confirmed(u64),
-    Said { list: List, entries: Vec<Said> },
-    Unsaid { list: List, prefixes: Vec<Prefix> },
+    Said {
+        list: List,
+        entries: Vec<Said>,
+    },
+    Unsaid {
+        list: List,
+        prefixes: Vec<Prefix>,
+    },
     Carried(Vec<Sum>),
+    /// An interface of the last load, by its number, and what is carried from
+    /// then on.
+    Detached {
+        number: usize,
+        carried: Vec<Sum>,
+    },
 }
 
 /// What was said about a prefix.
@@ -248,6 +263,13 @@ impl State {
                 prefixes.iter().for_each(|prefix| drop(list.remove(prefix)));
             }
             Record::Carried(sums) => self.carried = sums,
+            Record::Detached { number, carried } => {
+                let load = self.loads.last_mut();
+                if let Some(name) = load.and_then(|load| load.interfaces.get_mut(number)) {
+                    *name = None;
+                }
+                self.carried = carried;
+            }
         }
     }
 
@@ -285,28 +307,30 @@ struct Read {
     state: State,
     /// Why the file is to be set aside, if it is.
     damage: Option<String>,
+    /// Whether its last record was cut off while it was written: a change that
+    /// was not done.
+    is_torn: bool,
 }
 
 fn read(bytes: &[u8], now: &Now) -> Read {
     let mut state = State::default();
     let mut boot = String::new();
-    let mut bad = 0;
+    let (mut bad, mut is_torn) = (0, false);
     let text = String::from_utf8_lossy(bytes);
     let lines: Vec<_> = text.split_inclusive('\n').collect();
     for (at, line) in lines.iter().enumerate() {
         match record(line.trim_end_matches('\n')) {
             Some(Record::Head { format, .. }) if format != FORMAT => {
                 let damage = format!("it is of another version of limiterd (format {format})");
-                return Read { state: State::default(), damage: Some(damage) };
+                return Read { state: State::default(), damage: Some(damage), is_torn };
             }
             Some(record) => state.apply(record, &mut boot, now),
-            // Cut off while it was written: a change that was not done.
-            None if at + 1 == lines.len() && !line.ends_with('\n') => {}
+            None if at + 1 == lines.len() && !line.ends_with('\n') => is_torn = true,
             None => bad += 1,
         }
     }
     let damage = (bad > 0).then(|| format!("{bad} of its {} records cannot be read", lines.len()));
-    Read { state, damage }
+    Read { state, damage, is_torn }
 }
 
 /// Where the state is kept.
@@ -317,7 +341,7 @@ pub struct Store {
     file: Option<File>,
     /// Why what was last written is not on disk, if so.
     problem: Option<String>,
-    /// What was set aside at the start, if anything.
+    /// What damage was found at the start, if any.
     set_aside: Option<String>,
     unsynced: bool,
     /// Waits for the disk, so that nobody else has to.
@@ -367,22 +391,29 @@ impl Store {
             Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(failed(error)),
         };
-        let Read { state, damage } = read(&bytes, &Now::here());
-        let set_aside = match damage {
-            None => None,
-            Some(damage) => {
-                let aside = directory.join("state.damaged");
-                fs::write(&aside, &bytes).map_err(failed)?;
-                let message = format!(
-                    "the state in {} is damaged: {damage}; it was set aside as {}, and what could \
-                     be read is in force",
-                    path.display(),
-                    aside.display()
-                );
-                tracing::warn!("{message}");
-                Some(message)
-            }
-        };
+        let Read { state, damage, is_torn } = read(&bytes, &Now::here());
+        let aside = directory.join("state.damaged");
+        if damage.is_some() || is_torn {
+            fs::write(&aside, &bytes).map_err(failed)?;
+        }
+        if is_torn {
+            tracing::warn!(
+                "the last change before the stop was cut off in {} and is not in force; the file \
+                 was set aside as {}",
+                path.display(),
+                aside.display()
+            );
+        }
+        let set_aside = damage.map(|damage| {
+            let message = format!(
+                "the state in {} is damaged: {damage}; it was set aside as {}, and what could be \
+                 read is in force",
+                path.display(),
+                aside.display()
+            );
+            tracing::warn!("{message}");
+            message
+        });
         let mut store = Self {
             directory: Some(directory.to_owned()),
             file: None,
@@ -478,6 +509,12 @@ impl Store {
     /// Notes what was counted by what is no more.
     pub fn carried(&mut self, sums: &[Sum]) {
         self.append(&Record::Carried(sums.to_vec()));
+    }
+
+    /// Notes that an interface is protected no more, and what is carried with
+    /// what was counted there.
+    pub fn detached(&mut self, number: usize, carried: &[Sum]) {
+        self.append(&Record::Detached { number, carried: carried.to_vec() });
     }
 
     /// Begins to bring to the disk what was noted, and says in
@@ -618,11 +655,47 @@ mod tests {
         for length in 0..=whole.len() {
             let found = read(&whole.as_bytes()[..length], &now);
             assert_eq!(found.damage, None, "{length}");
+            let is_whole = length == 0 || whole.as_bytes()[length - 1] == b'\n';
+            // Unless it lacks the end of its line only.
+            let is_torn = !is_whole && whole.as_bytes().get(length) != Some(&b'\n');
+            assert_eq!(found.is_torn, is_torn, "{length}");
             let lines = whole[..length].matches('\n').count();
             // A record is whole also without the end of its line.
             let is_state = states[lines..].iter().take(2).any(|it| *it == found.state);
             assert!(is_state, "{length}");
         }
+    }
+
+    #[test]
+    fn a_torn_file_is_set_aside_and_is_no_problem() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::open(directory.path()).unwrap();
+        store.said(List::Ban, &[(prefix("192.0.2.1"), statement(FOREVER))]);
+        store.said(List::Ban, &[(prefix("192.0.2.2"), statement(FOREVER))]);
+        drop(store);
+        let path = directory.path().join("state");
+        let bytes = fs::read(&path).unwrap();
+        let torn = &bytes[..bytes.len() - 5];
+        fs::write(&path, torn).unwrap();
+        let (store, state) = Store::open(directory.path()).unwrap();
+        assert!(state.banned.keys().eq(&[prefix("192.0.2.1")]));
+        assert_eq!(store.problems().count(), 0);
+        assert_eq!(fs::read(directory.path().join("state.damaged")).unwrap(), torn);
+    }
+
+    #[test]
+    fn a_detached_interface_leaves_what_it_counted() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::open(directory.path()).unwrap();
+        let name = |name: &str| Some(name.to_owned());
+        let interfaces = vec![name("eth0"), name("eth1")];
+        store.load(&Load { control: 1, seed: [1, 2], interfaces, started_for: Vec::new() });
+        let sum = Sum { policy: 64, verdict: 0, reason: 0, packets: 7, bytes: 9 };
+        store.detached(1, &[sum]);
+        drop(store);
+        let (_, state) = Store::open(directory.path()).unwrap();
+        assert_eq!(state.loads[0].interfaces, [name("eth0"), None]);
+        assert_eq!(state.carried, [sum]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ const STEP: Duration = Duration::from_secs(5);
 /// Counts of the reasons that mean trouble, since the load.
 pub(crate) type Counts = [(Reason, u64); 3];
 
-/// No packet yet.
+/// No packet.
 pub(crate) const NONE: Counts =
     [(Reason::MapFull, 0), (Reason::Contended, 0), (Reason::Internal, 0)];
 
@@ -28,9 +28,9 @@ pub(crate) struct Trouble {
 }
 
 impl Trouble {
-    /// Since now, from nothing.
-    pub(crate) fn new(now: Instant) -> Self {
-        Self { samples: VecDeque::from([(now, NONE)]) }
+    /// Since now, when so much is counted.
+    pub(crate) fn new(now: Instant, counts: Counts) -> Self {
+        Self { samples: VecDeque::from([(now, counts)]) }
     }
 
     /// Notes what is counted now.
@@ -76,7 +76,7 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let full = |packets| [(Reason::MapFull, packets), NONE[1], NONE[2]];
-        let mut trouble = Trouble::new(start);
+        let mut trouble = Trouble::new(start, NONE);
         assert!(trouble.problems(NONE).is_empty());
         for second in (0..600u64).step_by(2) {
             // From the 100th second to the 200th, one packet each.

@@ -1,14 +1,16 @@
 //! The real binaries on a host.
 
 use std::{
-    process::{Output, Stdio},
+    collections::BTreeMap,
+    path::Path,
+    process::{ChildStderr, Output, Stdio},
     time::{Duration, Instant},
 };
 
-use limiter_user::api::{Limits, Stats, Status};
+use limiter_user::api::{Limits, List, Stats, Status};
 use rustix::process::Signal;
 
-use crate::host::{Host, Running, binary};
+use crate::host::{Host, Running, binary, stderr};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -27,23 +29,44 @@ impl Daemon {
     /// If it does not.
     #[must_use]
     pub fn start(host: &Host, arguments: &str) -> Self {
-        let mut command = host.command(binary("limiterd"));
+        Self::start_program(host, &binary("limiterd"), arguments)
+    }
+
+    /// The same with any program.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    #[must_use]
+    pub fn start_program(host: &Host, program: &Path, arguments: &str) -> Self {
+        Self::spawn(host, program, arguments).ready()
+    }
+
+    /// Starts it and does not wait.
+    #[must_use]
+    pub fn spawn(host: &Host, program: &Path, arguments: &str) -> Self {
+        let mut command = host.command(program);
         command.args(arguments.split_whitespace()).stderr(Stdio::piped());
         let socket = arguments.split_once("--socket ").map_or_else(String::new, |(_, rest)| {
             format!("--socket {} ", rest.split_whitespace().next().unwrap_or_default())
         });
-        let process = Running::start(&mut command);
-        let mut daemon = Self { host: host.clone(), process, socket };
+        Self { host: host.clone(), process: Running::start(&mut command), socket }
+    }
+
+    /// Waits until it answers.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[must_use]
+    pub fn ready(mut self) -> Self {
         let start = Instant::now();
-        while !daemon.ctl("status").status.success() {
-            let ended = daemon.process.child().try_wait().expect("the process").is_some();
+        while !self.ctl("status").status.success() {
+            let ended = self.process.child().try_wait().expect("the process").is_some();
             if ended || start.elapsed() > PATIENCE {
-                let output = daemon.kill();
-                panic!("limiterd {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+                panic!("limiterd: {}", stderr(&self.kill()));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        daemon
+        self
     }
 
     /// Runs limiterctl on the daemon's host.
@@ -94,6 +117,16 @@ impl Daemon {
         serde_json::from_str(&self.ask("-o json limit show")).expect("limits")
     }
 
+    /// What is banned, by prefix, and why.
+    ///
+    /// # Panics
+    /// If the daemon does not answer as it should.
+    #[must_use]
+    pub fn bans(&self) -> BTreeMap<String, Option<String>> {
+        let list: List = serde_json::from_str(&self.ask("-o json ban list")).expect("bans");
+        list.entries.into_iter().map(|it| (it.prefix, it.reason)).collect()
+    }
+
     /// Packets of one policy: passed, dropped, would drop.
     ///
     /// # Panics
@@ -109,6 +142,14 @@ impl Daemon {
     /// Number of its process.
     pub fn pid(&mut self) -> u32 {
         self.process.child().id()
+    }
+
+    /// The log from now on.
+    ///
+    /// # Panics
+    /// If it was taken before.
+    pub fn take_log(&mut self) -> ChildStderr {
+        self.process.child().stderr.take().expect("the log")
     }
 
     /// Sends the daemon a signal.
@@ -146,4 +187,14 @@ impl Daemon {
 pub fn ctl(host: &Host, arguments: &str) -> Output {
     let mut command = host.command(binary("limiterctl"));
     command.args(arguments.split_whitespace()).output().expect("limiterctl")
+}
+
+/// Runs limiterd on a host until it ends.
+///
+/// # Panics
+/// If it cannot be started.
+#[must_use]
+pub fn limiterd(host: &Host, arguments: &str) -> Output {
+    let mut command = host.command(binary("limiterd"));
+    command.args(arguments.split_whitespace()).output().expect("limiterd")
 }

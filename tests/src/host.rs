@@ -18,6 +18,8 @@ use rustix::{
     thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe},
 };
 
+use crate::net::IFACE;
+
 /// A host of its own: its network, its /sys, its /run, its BPF file system.
 #[derive(Clone)]
 pub struct Host(Arc<NameSpaces>);
@@ -172,6 +174,29 @@ impl Host {
         }
     }
 
+    /// A host with one interface, [`IFACE`], that leads to another host.
+    ///
+    /// # Panics
+    /// Without root.
+    #[must_use]
+    pub fn pair() -> (Self, Self) {
+        let (host, other) = (Self::new(), Self::new());
+        host.connect(IFACE, &other, IFACE);
+        (host, other)
+    }
+
+    /// What is pinned, attached, and left in `/run` on this host.
+    ///
+    /// # Panics
+    /// If it cannot be listed.
+    #[must_use]
+    pub fn left_over(&self) -> String {
+        let find = "find /sys/fs/bpf /run -mindepth 1 -not -name *.debug";
+        let files = text(&self.try_run(find).stdout);
+        let links = text(&self.run("ip -d link").stdout);
+        if links.contains("prog/xdp") { files + &links } else { files }
+    }
+
     /// IPv4 UDP datagrams that reached this host's stack, wanted or not.
     ///
     /// # Panics
@@ -308,4 +333,16 @@ pub fn binary(name: &str) -> PathBuf {
         .map(|directory| directory.join("release").join(name))
         .find(|path| path.is_file());
     path.unwrap_or_else(|| panic!("{name} has not been built: cargo xtask build"))
+}
+
+/// What a program has printed.
+#[must_use]
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// What a program has printed on standard error.
+#[must_use]
+pub fn stderr(output: &Output) -> String {
+    text(&output.stderr)
 }

@@ -15,3 +15,13 @@ pub mod sandbox;
 pub mod send;
 pub mod web;
 pub mod wire;
+
+/// The seed of random tests: `LIMITER_SEED`, or another one in each run, which
+/// is printed so that the run can be repeated.
+#[must_use]
+pub fn seed() -> u64 {
+    let seed = std::env::var("LIMITER_SEED").ok().and_then(|text| text.parse().ok());
+    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
+    println!("LIMITER_SEED={seed}");
+    seed
+}

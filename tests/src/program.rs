@@ -6,8 +6,9 @@ use std::{
 };
 
 use aya::{
+    Ebpf,
     maps::{MapData, PerCpuHashMap},
-    programs::{TestRun as _, TestRunOptions, Xdp},
+    programs::{TestRun as _, TestRunOptions, Xdp, XdpMode},
 };
 use aya_obj::programs::XdpAttachType;
 use limiter_common::{
@@ -18,11 +19,12 @@ use limiter_common::{
 };
 use limiter_user::{
     compiled::Compiled,
+    object,
     plane::{Count, Fixed, Instance, Options, Plane},
     sizing::{Sizing, Wish},
 };
 
-use crate::sandbox::BPF_FS;
+use crate::{host::Host, net::IFACE, sandbox::BPF_FS};
 
 /// `XDP_DROP` and `XDP_PASS` of include/uapi/linux/bpf.h.
 const XDP_DROP: u32 = 1;
@@ -307,4 +309,21 @@ fn memory(map: &MapData) -> u64 {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).expect("fdinfo");
     let line = info.lines().find_map(|line| line.strip_prefix("memlock:"));
     line.expect("the memory of a map").trim().parse().expect("a number")
+}
+
+/// Attaches somebody else's program to a host's [`IFACE`], for as long as the
+/// returned object lives.
+///
+/// # Panics
+/// If the kernel refuses.
+#[must_use]
+pub fn attach_foreign(host: &Host) -> Ebpf {
+    host.call(|| {
+        let mut ebpf = Ebpf::load(object::BENCH.expect("the objects")).expect("loading");
+        let program: &mut Xdp =
+            ebpf.program_mut("bare_drop").expect("there").try_into().expect("XDP");
+        program.load().expect("loading");
+        program.attach(IFACE, XdpMode::Driver).expect("attaching");
+        ebpf
+    })
 }

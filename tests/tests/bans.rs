@@ -1,13 +1,10 @@
 //! Bans and allowed prefixes on the real daemon.
 
-use std::{
-    process::Output,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use limiter_tests::{
     daemon::Daemon,
-    host::Host,
+    host::{Host, stderr},
     net::{ATTACKER4, ATTACKER6, CLIENT4, IFACE, Net, SERVER4, SERVER6},
 };
 use limiter_user::api::{List, ListEntry};
@@ -17,10 +14,6 @@ const CONFIG: &str = "[[policy]]\nname = \"open\"\nmode = \"off\"\n";
 
 fn write(host: &Host, path: &'static str, text: String) {
     host.call(move || std::fs::write(path, text)).expect("a file");
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 fn start(net: &Net) -> Daemon {

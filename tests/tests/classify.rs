@@ -306,13 +306,6 @@ fn compile(policies: &[Asked]) -> Compiled {
     Compiled::new(rules, &conditions)
 }
 
-fn seed() -> u64 {
-    let seed = std::env::var("LIMITER_SEED").ok().and_then(|text| text.parse().ok());
-    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-    println!("LIMITER_SEED={seed}");
-    seed
-}
-
 fn random_policies(rng: &mut Rng) -> (World, Vec<Asked>) {
     let world = World::new(rng);
     let count = match rng.u8(..4) {
@@ -338,7 +331,7 @@ fn count_axes(decided: &mut Decided, sent: &Sent, policies: &[Asked]) {
 
 #[test]
 fn the_core_reads_policies_as_people_do() {
-    let mut rng = Rng::with_seed(seed());
+    let mut rng = Rng::with_seed(limiter_tests::seed());
     let (packets, _, each) = extent();
     let mut decided = Decided::new();
     let mut places = BTreeMap::<_, u32>::new();
@@ -375,7 +368,7 @@ fn the_core_reads_policies_as_people_do() {
 fn the_program_reads_policies_as_people_do() {
     sandbox::enter();
     sandbox::pin_to_cpu(cpus() as usize - 1);
-    let mut rng = Rng::with_seed(seed());
+    let mut rng = Rng::with_seed(limiter_tests::seed());
     let (_, packets, each) = extent();
     let hashes = [rng.u64(..), rng.u64(..)];
     // Any but the first, whose number is what the program starts with.

@@ -7,34 +7,16 @@ use std::{
     time::Duration,
 };
 
-use aya::programs::{Xdp, XdpMode};
 use limiter_common::ABI_VERSION;
 use limiter_tests::{
-    daemon::{Daemon, ctl},
-    host::{Host, Running, binary},
+    daemon::{Daemon, ctl, limiterd},
+    host::{Host, Running, binary, stderr, text},
     net::IFACE,
 };
-use limiter_user::object;
 use serde_json::Value;
 
-/// A host with one interface that leads to another host.
-fn host() -> (Host, Host) {
-    let (host, other) = (Host::new(), Host::new());
-    host.connect(IFACE, &other, IFACE);
-    (host, other)
-}
-
-fn limiterd(host: &Host, arguments: &str) -> Output {
-    let mut command = host.command(binary("limiterd"));
-    command.args(arguments.split_whitespace()).output().expect("limiterd")
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
 fn stdout(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    text(&output.stdout)
 }
 
 /// Checks exit code and message, and that nothing is left of the start.
@@ -49,19 +31,12 @@ fn refused(host: &Host, arguments: &str, code: i32, words: &[&str]) {
     if code != 2 {
         assert_eq!(message.trim_end().lines().count(), 1, "one sentence: {message}");
     }
-    assert_eq!(left_over(host), "", "limiterd {arguments}");
-}
-
-fn left_over(host: &Host) -> String {
-    let files = host.run("find /sys/fs/bpf /run -mindepth 1 ! -name *.debug").stdout;
-    let links = stdout(&host.run("ip -d link"));
-    let programs = if links.contains("prog/xdp") { links } else { String::new() };
-    String::from_utf8_lossy(&files).into_owned() + &programs
+    assert_eq!(host.left_over(), "", "limiterd {arguments}");
 }
 
 #[test]
 fn nonsense_is_refused_with_a_mend() {
-    let (host, _other) = host();
+    let (host, _other) = Host::pair();
     for (arguments, code, words) in [
         ("--iface nope0", 3, &["nope0", "there are", IFACE][..]),
         ("--iface this-name-is-too-long-for-one", 3, &["this-name-is-too-long"]),
@@ -100,7 +75,7 @@ fn nonsense_is_refused_with_a_mend() {
 
 #[test]
 fn what_the_host_lacks_is_named() {
-    let (host, _other) = host();
+    let (host, _other) = Host::pair();
     // Not root.
     let mut command = host.command(binary("limiterd"));
     // SAFETY: between fork and exec only a system call is made.
@@ -118,33 +93,11 @@ fn what_the_host_lacks_is_named() {
     refused(&host, "--iface lo --xdp-mode native", 1, &["lo", "native", "--xdp-mode auto"]);
     // The second interface cannot, so the first is not attached either.
     refused(&host, "--iface eth0 --iface lo --xdp-mode native", 1, &["lo"]);
-
-    // Somebody else's program.
-    let foreign = host.call(|| {
-        let mut ebpf = aya::Ebpf::load(object::BENCH.expect("the objects")).expect("loading");
-        let program: &mut Xdp =
-            ebpf.program_mut("bare_drop").expect("there").try_into().expect("XDP");
-        program.load().expect("loading");
-        program.attach(IFACE, XdpMode::Driver).expect("attaching");
-        ebpf
-    });
-    let output = limiterd(&host, "--iface eth0");
-    assert_eq!(output.status.code(), Some(1));
-    for word in ["eth0 already has", "'bare_drop'", "xdp off"] {
-        assert!(stderr(&output).contains(word), "{}", stderr(&output));
-    }
-    drop(foreign);
-    assert_eq!(left_over(&host), "");
-
-    // No BPF file system.
-    host.call(|| rustix::mount::unmount("/sys/fs/bpf", rustix::mount::UnmountFlags::empty()))
-        .expect("unmounting");
-    refused(&host, "--iface eth0", 1, &["mount -t bpf bpf /sys/fs/bpf"]);
 }
 
 #[test]
 fn a_second_daemon_is_refused_and_the_first_goes_on() {
-    let (host, _other) = host();
+    let (host, _other) = Host::pair();
     let daemon = Daemon::start(&host, "--iface eth0");
     let output = limiterd(&host, "--iface eth0 --socket /run/other/ctl.sock");
     assert_eq!(output.status.code(), Some(1));
@@ -161,12 +114,12 @@ fn a_second_daemon_is_refused_and_the_first_goes_on() {
     assert!(stderr(&output).contains("pins are elsewhere"), "{}", stderr(&output));
     assert!(daemon.status().interfaces[0].attached);
     assert!(daemon.stop().status.success());
-    assert_eq!(left_over(&host), "");
+    assert_eq!(host.left_over(), "");
 }
 
 #[test]
 fn jumbo_frames_keep_native_mode() {
-    let (host, other) = host();
+    let (host, other) = Host::pair();
     host.ip("link set eth0 mtu 9000");
     other.ip("link set eth0 mtu 9000");
     let daemon = Daemon::start(&host, "--iface eth0 --xdp-mode native");
@@ -175,7 +128,7 @@ fn jumbo_frames_keep_native_mode() {
 
 #[test]
 fn auto_falls_back_loudly() {
-    let (host, _other) = host();
+    let (host, _other) = Host::pair();
     let daemon = Daemon::start(&host, "--iface lo");
     let status = daemon.status();
     assert_eq!(status.interfaces[0].mode, "generic");
@@ -183,7 +136,7 @@ fn auto_falls_back_loudly() {
     assert!(status.problems[0].contains("generic"), "{:?}", status.problems);
     let log = stderr(&daemon.stop());
     assert!(log.contains("WARN") && log.contains("generic"), "{log}");
-    assert_eq!(left_over(&host), "");
+    assert_eq!(host.left_over(), "");
 }
 
 /// Checks that a value has these fields, each of its type: `n` number, `s`
@@ -206,7 +159,7 @@ fn has(value: &Value, fields: &[(&str, char)]) {
 
 #[test]
 fn json_holds_the_fields_that_scripts_rely_on() {
-    let (host, other) = host();
+    let (host, other) = Host::pair();
     host.ip("addr add 198.18.0.1/24 dev eth0");
     other.ip("addr add 198.18.0.2/24 dev eth0");
     let daemon = Daemon::start(&host, "--iface eth0 --rate 10k --burst 5k");
@@ -298,7 +251,7 @@ fn json_holds_the_fields_that_scripts_rely_on() {
 
 #[test]
 fn limits_are_changed_or_refused_whole() {
-    let (host, _other) = host();
+    let (host, _other) = Host::pair();
     let daemon = Daemon::start(&host, "--iface eth0 --rate 1k --burst 2k");
     let limit = || daemon.limits().policies.remove(0);
     let _answer = daemon.ask("limit set default --rate 90/m");
@@ -355,7 +308,7 @@ fn limits_are_changed_or_refused_whole() {
 
 #[test]
 fn limits_of_every_level_come_and_go() {
-    let (host, _other) = host();
+    let (host, _other) = Host::pair();
     let sized = "--memory 8MiB --new-sources 5k --untracked 10k";
     let daemon = Daemon::start(&host, &format!("--iface eth0 {sized}"));
     let status = daemon.status();
@@ -410,7 +363,7 @@ fn limits_of_every_level_come_and_go() {
 
 #[test]
 fn sockets_answer_those_who_may_ask() {
-    let (host, _other) = host();
+    let (host, _other) = Host::pair();
     let output = ctl(&host, "status");
     assert_eq!(output.status.code(), Some(4));
     assert!(stderr(&output).contains("start limiterd"), "{}", stderr(&output));
@@ -452,7 +405,7 @@ fn sockets_answer_those_who_may_ask() {
     }
     assert!(daemon_at(&host, "/run/here/my.sock", "detach").status.success());
     assert!(daemon.wait().status.success());
-    assert_eq!(left_over(&host), "");
+    assert_eq!(host.left_over(), "");
 }
 
 fn daemon_at(host: &Host, socket: &str, arguments: &str) -> Output {
@@ -462,7 +415,7 @@ fn daemon_at(host: &Host, socket: &str, arguments: &str) -> Output {
 /// Whatever comes in at the socket, the daemon answers the next one.
 #[test]
 fn bad_requests_are_answered_and_survived() {
-    let (host, _other) = host();
+    let (host, _other) = Host::pair();
     let daemon = Daemon::start(&host, "--iface eth0");
     let long = "x".repeat(1 << 20);
     let post = |body: &str| {
@@ -505,7 +458,7 @@ fn bad_requests_are_answered_and_survived() {
 /// A stranger who opens connections and asks nothing shuts nobody out.
 #[test]
 fn idle_connections_shut_nobody_out() {
-    let (host, _other) = host();
+    let (host, _other) = Host::pair();
     let daemon = Daemon::start(&host, "--iface eth0");
     let connections = host.call(|| -> Vec<_> {
         let connect = || std::os::unix::net::UnixStream::connect("/run/limiterd/ro.sock");
@@ -527,7 +480,7 @@ fn idle_connections_shut_nobody_out() {
 /// Nobody reads the log any more: the daemon goes on, and ends as it should.
 #[test]
 fn a_closed_log_breaks_nothing() {
-    let (host, _other) = host();
+    let (host, _other) = Host::pair();
     let mut command = host.command(binary("limiterd"));
     let mut process = Running::start(command.args(["--iface", IFACE]).stderr(Stdio::piped()));
     let mut log = std::io::BufReader::new(process.child().stderr.take().expect("a pipe"));
@@ -547,13 +500,13 @@ fn a_closed_log_breaks_nothing() {
     assert!(ctl(&host, "status").status.success());
     process.signal(rustix::process::Signal::TERM);
     assert!(process.wait().status.success());
-    assert_eq!(left_over(&host), "");
+    assert_eq!(host.left_over(), "");
 }
 
 /// What is not limiterd's is never removed.
 #[test]
 fn foreign_files_are_left_alone() {
-    let (host, _other) = host();
+    let (host, _other) = Host::pair();
     let shell = |script: &str| {
         let output = host.command("sh").args(["-c", script]).output().expect("sh");
         assert!(output.status.success(), "{script}: {}", stderr(&output));
@@ -587,7 +540,7 @@ fn foreign_files_are_left_alone() {
 /// The emergency brake works on a daemon that hangs.
 #[test]
 fn a_daemon_that_hangs_is_detached() {
-    let (host, _other) = host();
+    let (host, _other) = Host::pair();
     let mut daemon = Daemon::start(&host, "--iface eth0");
     daemon.signal(rustix::process::Signal::STOP);
     let output = limiterd(&host, "--detach");
@@ -601,13 +554,13 @@ fn a_daemon_that_hangs_is_detached() {
         assert_eq!(status["interfaces"][0]["attached"], false);
     }
     assert!(daemon.stop().status.success());
-    assert_eq!(left_over(&host), "");
+    assert_eq!(host.left_over(), "");
 }
 
 /// The status follows what happens to the interface.
 #[test]
 fn interfaces_that_change_are_told_as_they_are() {
-    let (host, other) = host();
+    let (host, other) = Host::pair();
     let daemon = Daemon::start(&host, "--iface eth0");
     let problem = || daemon.status().problems.first().cloned().unwrap_or_default();
     host.ip("link set eth0 name wan0");
@@ -631,7 +584,7 @@ fn interfaces_that_change_are_told_as_they_are() {
     let daemon = Daemon::start(&host, "--iface wan0");
     assert!(daemon.status().interfaces[0].attached);
     assert!(daemon.stop().status.success());
-    assert_eq!(left_over(&host), "");
+    assert_eq!(host.left_over(), "");
 
     // Native mode is not given up for what an earlier run left.
     let _killed = Daemon::start(&host, "--iface wan0 --xdp-mode generic").kill();
@@ -639,12 +592,12 @@ fn interfaces_that_change_are_told_as_they_are() {
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("limiterd --detach"), "{}", stderr(&output));
     assert!(limiterd(&host, "--detach").status.success());
-    assert_eq!(left_over(&host), "");
+    assert_eq!(host.left_over(), "");
 }
 
 #[test]
 fn output_is_for_people_too() {
-    let (host, _other) = host();
+    let (host, _other) = Host::pair();
     let daemon = Daemon::start(&host, "--iface eth0");
     for (arguments, words) in [
         ("status", &["limiterd", "ok", "eth0", "native", "MiB"][..]),
@@ -677,7 +630,7 @@ fn output_is_for_people_too() {
 
 #[test]
 fn the_log_can_be_json() {
-    let (host, _other) = host();
+    let (host, _other) = Host::pair();
     let daemon = Daemon::start(&host, "--iface eth0 --rate 1k --log-format json");
     let log = stderr(&daemon.stop());
     let lines: Vec<Value> =
@@ -690,7 +643,7 @@ fn the_log_can_be_json() {
 
 #[test]
 fn detach_needs_no_daemon() {
-    let (host, _other) = host();
+    let (host, _other) = Host::pair();
     for command in ["limiterd --detach", "limiterctl detach"] {
         let (program, arguments) = command.split_once(' ').expect("two words");
         let run = || host.command(binary(program)).args(arguments.split(' ')).output();
@@ -699,10 +652,10 @@ fn detach_needs_no_daemon() {
         let daemon = Daemon::start(&host, "--iface eth0");
         assert!(run().expect(program).status.success(), "{command} on a running daemon");
         assert!(daemon.wait().status.success());
-        assert_eq!(left_over(&host), "", "{command}");
+        assert_eq!(host.left_over(), "", "{command}");
         let _killed = Daemon::start(&host, "--iface eth0").kill();
-        assert_ne!(left_over(&host), "");
+        assert_ne!(host.left_over(), "");
         assert!(run().expect(program).status.success(), "{command} on a killed daemon");
-        assert_eq!(left_over(&host), "", "{command}");
+        assert_eq!(host.left_over(), "", "{command}");
     }
 }

@@ -154,8 +154,7 @@ fn play(seed: u64, least: usize, reasons: &mut BTreeSet<&'static str>) -> usize 
 fn core_and_program_decide_alike() {
     sandbox::enter();
     sandbox::pin_to_cpu(cpus() as usize - 1);
-    let seed = std::env::var("LIMITER_SEED").ok().and_then(|text| text.parse().ok());
-    let seed: u64 = seed.unwrap_or_else(|| fastrand::u64(..));
+    let seed = limiter_tests::seed();
     let (least, starts) = extent();
     let mut reasons = BTreeSet::new();
     let played: usize =

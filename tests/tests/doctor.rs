@@ -2,28 +2,14 @@
 
 use std::process::Output;
 
-use aya::programs::{Xdp, XdpMode};
 use limiter_common::ABI_VERSION;
 use limiter_tests::{
     daemon::{Daemon, ctl},
-    host::{Host, binary},
+    host::{Host, binary, text},
     net::IFACE,
+    program::attach_foreign,
 };
-use limiter_user::{
-    api::{Doctor, Level},
-    object,
-};
-
-/// A host with one interface that leads to another host.
-fn host() -> (Host, Host) {
-    let (host, other) = (Host::new(), Host::new());
-    host.connect(IFACE, &other, IFACE);
-    (host, other)
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
+use limiter_user::api::{Doctor, Level};
 
 /// Looks at a host; the exit code follows from the findings.
 fn examine(host: &Host, arguments: &str) -> Doctor {
@@ -66,7 +52,7 @@ fn as_user(host: &Host, how: &str, program: &str, arguments: &str) -> Output {
 
 #[test]
 fn a_host_that_is_as_it_should_be() {
-    let (host, _other) = host();
+    let (host, _other) = Host::pair();
     let doctor = examine(&host, "");
     assert!(doctor.healthy, "{:#?}", doctor.findings);
     says(&doctor, Level::Ok, "kernel", &["Linux"]);
@@ -107,7 +93,7 @@ fn a_host_that_is_as_it_should_be() {
 
 #[test]
 fn what_was_typed_can_be_wrong() {
-    let (host, _other) = host();
+    let (host, _other) = Host::pair();
     let doctor = examine(&host, "--iface nope0 --iface eth0");
     says(&doctor, Level::Error, "nope0", &["nope0", "there are", "eth0"]);
     says(&doctor, Level::Ok, "eth0 state", &["up"]);
@@ -128,7 +114,7 @@ fn what_was_typed_can_be_wrong() {
 
 #[test]
 fn a_bpf_file_system_that_cannot_be_used() {
-    let (host, _other) = host();
+    let (host, _other) = Host::pair();
     let doctor = examine(&host, "--pin-dir /run/pins");
     says(&doctor, Level::Error, "pin directory", &["/run/pins", "mount -t bpf", "--pin-dir"]);
 
@@ -164,7 +150,7 @@ fn a_bpf_file_system_that_cannot_be_used() {
 
 #[test]
 fn interfaces_are_told_as_they_are_set() {
-    let (host, _other) = host();
+    let (host, _other) = Host::pair();
     host.ip("link set eth0 mtu 9000");
     says(&examine(&host, ""), Level::Note, "eth0 mtu", &["9000", "native XDP"]);
 
@@ -200,15 +186,8 @@ fn interfaces_are_told_as_they_are_set() {
 
 #[test]
 fn a_program_of_somebody_else_is_named() {
-    let (host, _other) = host();
-    let foreign = host.call(|| {
-        let mut ebpf = aya::Ebpf::load(object::BENCH.expect("the objects")).expect("loading");
-        let program: &mut Xdp =
-            ebpf.program_mut("bare_drop").expect("there").try_into().expect("XDP");
-        program.load().expect("loading");
-        program.attach(IFACE, XdpMode::Driver).expect("attaching");
-        ebpf
-    });
+    let (host, _other) = Host::pair();
+    let foreign = attach_foreign(&host);
     let words = ["'bare_drop'", "native mode", "ip link set dev eth0 xdp off"];
     says(&examine(&host, "--iface eth0"), Level::Error, "eth0 program", &words);
     // It may be of no interest.
@@ -219,7 +198,7 @@ fn a_program_of_somebody_else_is_named() {
 
 #[test]
 fn what_a_daemon_left_is_told() {
-    let (host, _other) = host();
+    let (host, _other) = Host::pair();
     let mut daemon = Daemon::start(&host, "--iface eth0");
     let process = format!("process {}", daemon.pid());
     let doctor = examine(&host, "--iface eth0");
@@ -260,7 +239,7 @@ fn what_a_daemon_left_is_told() {
 
 #[test]
 fn an_ordinary_user_is_told_what_he_lacks() {
-    let (host, _other) = host();
+    let (host, _other) = Host::pair();
     let nobody = "--reuid 65534 --regid 65534 --clear-groups";
     let with = |held: &str| format!("{nobody} --inh-caps={held} --ambient-caps={held}");
     for (how, told) in [

@@ -27,8 +27,8 @@ use limiter_tests::{
 use limiter_user::{
     compiled::{Compiled, Configured},
     error::{Error, Result},
-    lists::{List, Lists, Statement, Tables},
-    machine::{Listed, Machine},
+    lists::{InMemory, List, Lists, Statement, Tables},
+    machine::Machine,
     prefix::Prefix,
 };
 
@@ -218,7 +218,7 @@ fn configured(said: &BTreeMap<Network, Configured>) -> BTreeMap<Prefix, Configur
 /// Tables that remember what is in them, and may fail.
 #[derive(Default)]
 struct Recorder {
-    tables: Listed,
+    tables: InMemory,
     exact: BTreeMap<String, Listing>,
     prefixes: BTreeMap<Prefix, Listing>,
     words: BTreeMap<u32, u64>,
@@ -301,16 +301,9 @@ fn frame(source: IpAddr, length: usize) -> Vec<u8> {
     .build()
 }
 
-fn seed() -> u64 {
-    let seed = std::env::var("LIMITER_SEED").ok().and_then(|text| text.parse().ok());
-    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-    println!("LIMITER_SEED={seed}");
-    seed
-}
-
 #[test]
 fn the_core_knows_what_was_said() {
-    let mut rng = Rng::with_seed(seed());
+    let mut rng = Rng::with_seed(limiter_tests::seed());
     let (mut met, mut failures) = (BTreeSet::new(), 0);
     for _ in 0..12 {
         let world = World::new(&mut rng);
@@ -372,7 +365,7 @@ fn the_program_knows_what_was_said() {
     sandbox::enter();
     sandbox::pin_to_cpu(cpus() as usize - 1);
     let steps = if std::env::var_os("LIMITER_QUICK").is_some() { 20 } else { 60 };
-    let mut rng = Rng::with_seed(seed());
+    let mut rng = Rng::with_seed(limiter_tests::seed());
     let mut replay = Replay::load(rules(), 0, 16_384, SEED);
     let world = World::new(&mut rng);
     let (mut model, mut now) = (Model::default(), 1000);

@@ -4,41 +4,19 @@
 use std::{
     io::{Read as _, Write as _},
     os::unix::net::UnixDatagram,
-    process::{Command, Output},
+    process::Command,
     time::{Duration, Instant},
 };
 
-use aya::{EbpfLoader, programs::Xdp};
 use limiter_common::ABI_VERSION;
 use limiter_tests::{
-    daemon::{Daemon, ctl},
-    host::{Host, Running, binary},
-    net::{IFACE, Net},
+    daemon::{Daemon, ctl, limiterd},
+    host::{Host, Running, binary, stderr},
+    net::{IFACE, Net, SERVER4},
+    program::attach_foreign,
+    web::{Client, Server, summary},
 };
 use limiter_user::api::Status;
-
-fn host() -> (Host, Host) {
-    let (host, other) = (Host::new(), Host::new());
-    host.connect(IFACE, &other, IFACE);
-    (host, other)
-}
-
-fn limiterd(host: &Host, arguments: &str) -> Output {
-    let mut command = host.command(binary("limiterd"));
-    command.args(arguments.split_whitespace()).output().expect("limiterd")
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-/// What is pinned and attached on a host.
-fn left(host: &Host) -> String {
-    let pins = host.try_run("find /sys/fs/bpf -mindepth 1 -not -name *.debug").stdout;
-    let links = host.run("ip -o link").stdout;
-    let attached = String::from_utf8_lossy(&links).matches("prog/xdp").count();
-    format!("{}{attached} attached", String::from_utf8_lossy(&pins))
-}
 
 /// Makes what a start stumbles over.
 type Obstacle = fn(&Host);
@@ -89,15 +67,8 @@ fn failed_starts_leave_nothing_and_say_why() {
         (
             "foreign program",
             |host| {
-                host.call(|| {
-                    let object = limiter_user::object::BENCH.expect("a whole build");
-                    let mut ebpf = EbpfLoader::new().load(object).expect("loading");
-                    let program: &mut Xdp =
-                        ebpf.program_mut("bare_drop").expect("it").try_into().expect("it");
-                    program.load().expect("loading");
-                    program.attach(IFACE, aya::programs::XdpMode::Driver).expect("attaching");
-                    std::mem::forget(ebpf);
-                });
+                // It is on until the host is gone.
+                std::mem::forget(attach_foreign(host));
             },
             "--iface eth0",
             1,
@@ -136,6 +107,7 @@ fn failed_starts_leave_nothing_and_say_why() {
             |host| {
                 let _done = host.run("mkdir /run/full");
                 let _done = host.run("mount -t tmpfs -o size=4k full /run/full");
+                let _done = host.run("mkdir -m 700 /run/full/state");
                 host.call(|| std::fs::write("/run/full/file", [0; 4096])).expect("writing");
             },
             "--iface eth0 --state-dir /run/full/state",
@@ -161,17 +133,19 @@ fn failed_starts_leave_nothing_and_say_why() {
         ),
     ];
     for (what, obstacle, arguments, code, words) in cases {
-        let (host, _other) = host();
+        let (host, _other) = Host::pair();
         obstacle(&host);
-        let before = left(&host);
+        let before = host.left_over();
         let output = limiterd(&host, arguments);
         let text = stderr(&output);
         assert_eq!(output.status.code(), Some(code), "{what}: {text}");
         for word in words {
             assert!(text.contains(word), "{what}: no '{word}' in: {text}");
         }
-        assert!(!text.contains("os error 1)"), "{what}: {text}");
-        assert_eq!(left(&host), before, "{what}");
+        let errors = text.lines().filter(|line| line.starts_with("limiterd: "));
+        assert_eq!(errors.count(), 1, "{what}: one sentence: {text}");
+        assert!(!text.contains("panicked"), "{what}: {text}");
+        assert_eq!(host.left_over(), before, "{what}");
     }
 }
 
@@ -213,7 +187,7 @@ fn refuse_maps(command: &mut Command) {
 
 #[test]
 fn memory_that_is_refused_is_named() {
-    let (host, _other) = host();
+    let (host, _other) = Host::pair();
     let mut command = host.command(binary("limiterd"));
     refuse_maps(command.args(["--iface", IFACE]));
     let output = command.output().expect("limiterd");
@@ -222,7 +196,7 @@ fn memory_that_is_refused_is_named() {
     for word in ["no memory", "MiB", "--max-sources"] {
         assert!(text.contains(word), "{text}");
     }
-    assert_eq!(left(&host), "0 attached");
+    assert_eq!(host.left_over(), "");
 }
 
 /// A directory of its own for a user, where everything can be made.
@@ -249,7 +223,7 @@ fn as_user(host: &Host, user: u32, capabilities: &str) -> Command {
 #[test]
 fn three_capabilities_are_needed_and_none_is_kept() {
     const USER: u32 = 4321;
-    let (host, _other) = host();
+    let (host, _other) = Host::pair();
     for_user(&host, USER);
     for (held, missing) in [
         ("-all,+net_admin,+perfmon", "CAP_BPF"),
@@ -260,7 +234,7 @@ fn three_capabilities_are_needed_and_none_is_kept() {
         let text = stderr(&output);
         assert_eq!(output.status.code(), Some(5), "{held}: {text}");
         assert!(text.contains(&format!("lacks {missing};")), "{held}: {text}");
-        assert_eq!(left(&host).matches("link-").count(), 0);
+        assert_eq!(host.left_over().matches("link-").count(), 0);
     }
     let mut process = Running::start(&mut as_user(&host, USER, "-all,+bpf,+perfmon,+net_admin"));
     let start = Instant::now();
@@ -298,13 +272,13 @@ fn three_capabilities_are_needed_and_none_is_kept() {
         assert!(output.status.success(), "{arguments}: {}", stderr(&output));
     }
     assert!(process.wait().status.success());
-    assert_eq!(left(&host), "/sys/fs/bpf/limiterd\n0 attached");
+    assert_eq!(host.left_over(), "/sys/fs/bpf/limiterd\n");
 }
 
 /// What a service manager is told, and when.
 #[test]
 fn a_service_manager_is_told() {
-    let (host, _other) = host();
+    let (host, _other) = Host::pair();
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("notify");
     let socket = UnixDatagram::bind(&path).expect("a socket");
@@ -397,7 +371,7 @@ fn interfaces_come_and_go() {
     let text = daemon.ask("-o json iface list");
     assert_eq!(text.matches("\"name\"").count(), 1, "{text}");
     assert!(daemon.stop().status.success());
-    assert_eq!(left(host), "0 attached");
+    assert_eq!(host.left_over(), "");
 }
 
 /// Somebody without manners at the sockets: others, and packets, do not notice.
@@ -406,7 +380,9 @@ fn rude_clients_disturb_nobody() {
     const RUDE: u32 = 4322;
     const SOCKET: &str = "/run/limiterd/ro.sock";
     let net = Net::new();
+    let _server = Server::start(&net.server, 1024);
     let daemon = Daemon::start(&net.server, &format!("--iface {IFACE}"));
+    let handed_before = net.handed_to_server() - daemon.stats().totals.received.packets;
     let list: String = (0..100_000u32)
         .map(|n| format!("2001:db8:1:2::{:x}:{:x}\n", n >> 16, n & 0xffff))
         .collect();
@@ -459,6 +435,7 @@ fn rude_clients_disturb_nobody() {
         }
         (turn, held.len())
     });
+    let client = Client::start(&net.client, SERVER4.parse().expect("an address"), 20);
     std::thread::sleep(Duration::from_millis(300));
     let (start, mut answers) = (Instant::now(), 0);
     while start.elapsed() < Duration::from_secs(5) {
@@ -473,7 +450,13 @@ fn rude_clients_disturb_nobody() {
     let (turns, held) = rude.join().expect("the rude one");
     println!("{turns} rude connections, {held} held; {answers} others answered");
     assert!(turns > 1_000 && held > 500 && answers > 5);
+    let outcomes = client.finish();
+    let (times, failed) = summary(&outcomes);
+    assert_eq!(failed, 0, "packets of {} requests were lost", outcomes.len());
+    assert!(times.len() > 50, "{}", times.len());
     std::thread::sleep(Duration::from_millis(300));
+    let received = daemon.stats().totals.received.packets;
+    assert_eq!(received, net.handed_to_server() - handed_before, "a packet was not counted");
     assert_eq!(daemon.status().health, "ok");
     assert!(daemon.stop().status.success());
 }

@@ -5,7 +5,6 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    process::Output,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -17,12 +16,13 @@ use fastrand::Rng;
 use limiter_common::ABI_VERSION;
 use limiter_tests::{
     daemon::{Daemon, ctl},
-    host::{Host, Running, binary},
+    host::{Host, binary},
     net::{IFACE, Net, SERVER4},
     send::{Load, Sent, send},
     wire::{Ipv4, Udp},
 };
 use limiter_user::{api, object};
+use rustix::process::Signal;
 
 /// Is banned for ever.
 const BANNED: &str = "198.18.9.9";
@@ -57,14 +57,14 @@ struct Siege {
 
 impl Siege {
     /// Protects the server with this binary, then floods it.
-    fn begin(program: &Path) -> (Self, Shield) {
+    fn begin(program: &Path) -> (Self, Daemon) {
         let net = Net::new();
         let files = tempfile::tempdir().expect("a directory");
         std::fs::write(files.path().join("limiterd.toml"), CONFIG).expect("writing");
         let arguments =
             format!("--iface {IFACE} --config {}", files.path().join("limiterd.toml").display());
-        let shield = Shield::start(&net.server, program, &arguments);
-        shield.ask(&format!("ban add {BANNED} --for forever --reason siege"));
+        let shield = Daemon::start_program(&net.server, program, &arguments);
+        let _done = shield.ask(&format!("ban add {BANNED} --for forever --reason siege"));
         let handed_before = net.handed_to_server() - shield.stats().totals.received.packets;
         let [server, attacker] =
             [&net.server, &net.attacker].map(|host| host.hardware_address(IFACE));
@@ -105,7 +105,7 @@ impl Siege {
     }
 
     /// Checks that every packet was counted, since the shield first began.
-    fn require_all_counted(&self, shield: &Shield) {
+    fn require_all_counted(&self, shield: &Daemon) {
         let received = shield.stats().totals.received.packets;
         let handed = self.net.handed_to_server() - self.handed_before;
         assert_eq!(received, handed, "packets were lost from the counters");
@@ -121,75 +121,16 @@ impl Drop for Siege {
     }
 }
 
-/// A daemon of any binary.
-struct Shield {
-    host: Host,
-    process: Running,
+/// Rate of the policy `other`.
+fn rate(daemon: &Daemon) -> String {
+    let limits: api::Limits =
+        serde_json::from_str(&daemon.ask("-o json limit show other")).expect("limits");
+    limits.policies[0].source.rate.clone().expect("a rate")
 }
 
-impl Shield {
-    fn spawn(host: &Host, program: &Path, arguments: &str) -> Running {
-        let mut command = host.command(program);
-        command.args(arguments.split_whitespace()).stderr(std::process::Stdio::piped());
-        Running::start(&mut command)
-    }
-
-    fn start(host: &Host, program: &Path, arguments: &str) -> Self {
-        Self::started(host, Self::spawn(host, program, arguments))
-    }
-
-    /// Waits until it answers.
-    fn started(host: &Host, mut process: Running) -> Self {
-        let start = Instant::now();
-        while !ctl(host, "status").status.success() {
-            let ended = process.child().try_wait().expect("the process").is_some();
-            if ended || start.elapsed() > Duration::from_secs(20) {
-                let _ = process.child().kill();
-                let output = process.wait();
-                panic!("limiterd: {}", String::from_utf8_lossy(&output.stderr));
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Self { host: host.clone(), process }
-    }
-
-    fn ask(&self, arguments: &str) -> String {
-        let output = ctl(&self.host, arguments);
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "limiterctl {arguments}: {error}");
-        String::from_utf8(output.stdout).expect("text")
-    }
-
-    fn stats(&self) -> api::Stats {
-        serde_json::from_str(&self.ask("-o json stats")).expect("stats")
-    }
-
-    fn status(&self) -> api::Status {
-        serde_json::from_str(&self.ask("-o json status")).expect("status")
-    }
-
-    fn bans(&self) -> BTreeMap<String, Option<String>> {
-        let list: api::List = serde_json::from_str(&self.ask("-o json ban list")).expect("bans");
-        list.entries.into_iter().map(|it| (it.prefix, it.reason)).collect()
-    }
-
-    fn rate(&self) -> String {
-        let limits: api::Limits =
-            serde_json::from_str(&self.ask("-o json limit show other")).expect("limits");
-        limits.policies[0].source.rate.clone().expect("a rate")
-    }
-
-    /// Descriptors that it has open.
-    fn descriptors(&mut self) -> usize {
-        let path = format!("/proc/{}/fd", self.process.child().id());
-        std::fs::read_dir(path).expect("the daemon").count()
-    }
-
-    fn kill(self) -> Output {
-        let mut process = self.process;
-        let _ = process.child().kill();
-        process.wait()
-    }
+/// Descriptors that it has open.
+fn descriptors(daemon: &mut Daemon) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).expect("the daemon").count()
 }
 
 /// Pins of a host's limiterd.
@@ -199,13 +140,6 @@ fn pins(host: &Host) -> String {
     let mut lines: Vec<_> = text.lines().collect();
     lines.sort_unstable();
     lines.join("\n")
-}
-
-fn seed() -> u64 {
-    let seed = std::env::var("LIMITER_SEED").ok().and_then(|text| text.parse().ok());
-    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-    println!("LIMITER_SEED={seed}");
-    seed
 }
 
 /// How long, and how many kills at the least.
@@ -231,7 +165,7 @@ struct Model {
 
 impl Model {
     /// Checks a daemon, and settles what was in doubt.
-    fn settle(&mut self, shield: &Shield, what: &str) {
+    fn settle(&mut self, shield: &Daemon, what: &str) {
         let bans = shield.bans();
         if bans != self.bans {
             let perhaps = self.perhaps.as_ref().map(|more| {
@@ -243,7 +177,7 @@ impl Model {
             assert_eq!(Some(&bans), perhaps.as_ref(), "{what}: found, sure, perhaps: {sizes:?}");
             self.bans = bans;
         }
-        let rate = shield.rate();
+        let rate = rate(shield);
         if rate != self.rate {
             assert_eq!(Some(&rate), self.perhaps_rate.as_ref(), "{what}: not {}", self.rate);
             self.rate = rate;
@@ -259,11 +193,12 @@ impl Model {
 fn change(
     rng: &mut Rng,
     siege: &Siege,
+    shield: &mut Daemon,
     model: &mut Model,
     turn: u32,
 ) -> (String, std::thread::JoinHandle<bool>) {
     let host = &siege.net.server;
-    let command = match rng.u8(..5) {
+    let command = match rng.u8(..6) {
         0 => {
             let rate = format!("{}/s", 100 + rng.u32(..900));
             model.perhaps_rate = Some(rate.clone());
@@ -303,6 +238,12 @@ fn change(
             model.perhaps = Some(BTreeMap::from([(prefix.clone(), Some(reason.clone()))]));
             format!("ban add {prefix} --for 1h --reason {reason}")
         }
+        4 => {
+            // The file is read again and says what it always said.
+            model.perhaps_rate = Some("1000/s".into());
+            shield.signal(Signal::HUP);
+            "-o json stats".to_owned()
+        }
         _ => "status".to_owned(),
     };
     let (host, line) = (host.clone(), command.clone());
@@ -314,27 +255,27 @@ fn change(
 #[test]
 fn kills_change_nothing() {
     let (time, least_kills) = extent();
-    let mut rng = Rng::with_seed(seed());
+    let mut rng = Rng::with_seed(limiter_tests::seed());
     let program = binary("limiterd");
     let (mut siege, mut shield) = Siege::begin(&program);
     let arguments =
         format!("--iface {IFACE} --config {}", siege.files.path().join("limiterd.toml").display());
     let mut model = Model {
         bans: shield.bans(),
-        rate: shield.rate(),
+        rate: rate(&shield),
         perhaps: None,
         perhaps_rate: None,
         received: 0,
     };
     let (mut kills, mut kills_at_start, mut done) = (0, 0, 0);
-    let mut descriptors = None;
+    let mut first = None;
     let programs = loaded_programs();
     let other = other_version(siege.files.path());
     let maps_and_pins = pins(&siege.net.server);
     let start = Instant::now();
     while start.elapsed() < time || kills < least_kills {
         let turn = kills;
-        let (what, asked) = change(&mut rng, &siege, &mut model, turn);
+        let (what, asked) = change(&mut rng, &siege, &mut shield, &mut model, turn);
         std::thread::sleep(Duration::from_millis(rng.u64(..80)));
         let wait = rng.u8(..4) == 0;
         let early = if wait { None } else { Some(asked.is_finished()) };
@@ -352,20 +293,19 @@ fn kills_change_nothing() {
         kills += 1;
         if rng.bool() {
             let program = if rng.bool() { &program } else { &other };
-            let mut process = Shield::spawn(&siege.net.server, program, &arguments);
+            let starting = Daemon::spawn(&siege.net.server, program, &arguments);
             std::thread::sleep(Duration::from_millis(rng.u64(..1_200)));
-            let _ = process.child().kill();
-            let _ = process.wait();
+            let _killed = starting.kill();
             (kills, kills_at_start) = (kills + 1, kills_at_start + 1);
         }
         let next = if rng.u8(..4) > 0 { &program } else { &other };
-        shield = Shield::start(&siege.net.server, next, &arguments);
+        shield = Daemon::start_program(&siege.net.server, next, &arguments);
         model.settle(&shield, &what);
         assert_eq!(pins(&siege.net.server), maps_and_pins, "after {what}");
         let seen = siege.seen();
         assert!(seen <= BURST, "{seen} datagrams passed, {BURST} may; after {what}");
-        let open = shield.descriptors();
-        let first = *descriptors.get_or_insert(open);
+        let open = descriptors(&mut shield);
+        let first = *first.get_or_insert(open);
         assert!(open <= first + 8, "{open} descriptors, {first} at first");
     }
     println!(
@@ -417,7 +357,7 @@ fn loaded_programs() -> usize {
 }
 
 /// What the kernel calls the program: a hash of its instructions.
-fn tag(shield: &Shield) -> u64 {
+fn tag(shield: &Daemon) -> u64 {
     let id = shield.status().interfaces[0].program_id;
     let info = aya::programs::loaded_programs().filter_map(Result::ok).find(|it| it.id() == id);
     info.expect("the program").tag()
@@ -436,7 +376,7 @@ fn an_upgrade_leaves_no_gap() {
         std::thread::sleep(Duration::from_millis(500));
         let before = shield.stats().totals.received.packets;
         let _stopped = shield.kill();
-        shield = Shield::start(&siege.net.server, &program, &arguments);
+        shield = Daemon::start_program(&siege.net.server, &program, &arguments);
         assert_eq!(tag(&shield) != first, differs);
         assert!(shield.stats().totals.received.packets > before);
         assert_eq!(shield.bans().len(), 1);
@@ -453,7 +393,7 @@ fn a_change_of_versions_migrates_what_it_can() {
     let (mut siege, shield) = Siege::begin(&binary("limiterd"));
     let arguments =
         format!("--iface {IFACE} --config {}", siege.files.path().join("limiterd.toml").display());
-    shield.ask("ban add 10.1.0.0/16 --for 1h --reason kept");
+    let _done = shield.ask("ban add 10.1.0.0/16 --for 1h --reason kept");
     let mut bursts = 1;
     let mut shield = shield;
     for (what, command) in [
@@ -467,14 +407,14 @@ fn a_change_of_versions_migrates_what_it_can() {
         let (bans, before) = (shield.bans(), shield.stats().totals.received.packets);
         let _killed = shield.kill();
         assert!(siege.net.server.run(&command).status.success());
-        let mut process = Shield::spawn(&siege.net.server, &binary("limiterd"), &arguments);
-        let stderr = process.child().stderr.take().expect("the log");
-        shield = Shield::started(&siege.net.server, process);
+        let mut starting = Daemon::spawn(&siege.net.server, &binary("limiterd"), &arguments);
+        let log = starting.take_log();
+        shield = starting.ready();
         bursts += 1;
         let after = shield.bans();
         assert!(after.keys().eq(bans.keys()), "{what}: {after:?}");
         assert!(shield.stats().totals.received.packets > before, "{what}");
-        let log = first_lines(stderr, 4);
+        let log = first_lines(log, 4);
         assert!(log.contains("begin anew") && log.contains("without a gap"), "{what}: {log}");
         let links: Vec<_> = shield.status().interfaces.iter().map(|it| it.pinned).collect();
         assert_eq!(links, [true]);
@@ -483,7 +423,7 @@ fn a_change_of_versions_migrates_what_it_can() {
     assert!(siege.end() > PER_SECOND / 2);
     siege.require_all_counted(&shield);
     assert_eq!(siege.seen(), bursts * BURST, "one bucket for each start");
-    shield.ask("detach");
+    let _done = shield.ask("detach");
     assert_eq!(pins(&siege.net.server), "");
 }
 
@@ -497,17 +437,17 @@ fn first_lines(from: impl std::io::Read, count: usize) -> String {
 /// taken off and started over.
 #[test]
 fn a_kill_in_a_detach_leaves_nothing_that_stays() {
-    let mut rng = Rng::with_seed(seed());
+    let mut rng = Rng::with_seed(limiter_tests::seed());
     let net = Net::new();
     let program = binary("limiterd");
     for _ in 0..5 {
-        let shield = Shield::start(&net.server, &program, &format!("--iface {IFACE}"));
+        let shield = Daemon::start_program(&net.server, &program, &format!("--iface {IFACE}"));
         let host = net.server.clone();
         let asked = std::thread::spawn(move || ctl(&host, "detach"));
         std::thread::sleep(Duration::from_micros(rng.u64(..30_000)));
         let _killed = shield.kill();
         let _answer = asked.join().expect("limiterctl");
-        let shield = Shield::start(&net.server, &program, &format!("--iface {IFACE}"));
+        let shield = Daemon::start_program(&net.server, &program, &format!("--iface {IFACE}"));
         assert!(shield.status().interfaces[0].attached);
         let _killed = shield.kill();
         for _ in 0..2 {
@@ -515,6 +455,30 @@ fn a_kill_in_a_detach_leaves_nothing_that_stays() {
             assert!(detached.status.success(), "{}", String::from_utf8_lossy(&detached.stderr));
             assert_eq!(pins(&net.server), "");
         }
+    }
+}
+
+/// The same at the worst moment: the pins are half removed.
+#[test]
+fn a_half_removed_load_is_in_nobodys_way() {
+    let net = Net::new();
+    let arguments = format!("--iface {IFACE}");
+    let root = "/sys/fs/bpf/limiterd";
+    for gone in ["CELLS", "link-eth0"] {
+        let daemon = Daemon::start(&net.server, &arguments);
+        let _done = daemon.ask("ban add 192.0.2.1 --for forever");
+        let _killed = daemon.kill();
+        let _moved = net.server.run(&format!("mv {root}/v{ABI_VERSION} {root}/removed"));
+        let _removed = net.server.run(&format!("rm {root}/removed/{gone}"));
+        let daemon = Daemon::start(&net.server, &arguments);
+        assert_eq!(daemon.status().health, "ok");
+        assert_eq!(daemon.bans().len(), 1);
+        let _killed = daemon.kill();
+        let _moved = net.server.run(&format!("mv {root}/v{ABI_VERSION} {root}/removed"));
+        assert!(ctl(&net.server, "detach").status.success());
+        assert_eq!(pins(&net.server), "");
+        let link = net.server.run(&format!("ip link show {IFACE}")).stdout;
+        assert!(!String::from_utf8_lossy(&link).contains("prog/xdp"));
     }
 }
 

@@ -454,19 +454,13 @@ fn protection_outlives_a_killed_daemon() {
         || net.server.command(binary("limiterd")).arg("--detach").output().expect("limiterd");
     assert!(detach().status.success());
     assert!(!program_on(&net.server), "the shield is still there");
-    assert_eq!(left_over(&net.server), "");
+    assert_eq!(net.server.left_over(), "");
     assert!(detach().status.success(), "a second time is no error");
 }
 
 fn program_on(host: &Host) -> bool {
     let output = host.run(&format!("ip link show {IFACE}")).stdout;
     String::from_utf8_lossy(&output).contains("prog/xdp")
-}
-
-/// What is left of limiterd on a host.
-fn left_over(host: &Host) -> String {
-    let output = host.run("find /sys/fs/bpf /run -name *limiter* -o -name *.sock").stdout;
-    String::from_utf8(output).expect("text")
 }
 
 #[test]
@@ -496,7 +490,7 @@ fn two_interfaces_have_counters_of_their_own() {
     let output = daemon.wait();
     assert!(output.status.success(), "the daemon ends by itself when it is detached");
     assert!(!program_on(&net.server));
-    assert_eq!(left_over(&net.server), "");
+    assert_eq!(net.server.left_over(), "");
 }
 
 #[test]
@@ -506,6 +500,6 @@ fn the_daemon_leaves_nothing_behind() {
     assert!(program_on(&net.server));
     assert!(daemon.stop().status.success());
     assert!(!program_on(&net.server));
-    assert_eq!(left_over(&net.server), "");
+    assert_eq!(net.server.left_over(), "");
     assert!(!ctl(&net.server, "status").status.success());
 }

@@ -2,7 +2,6 @@
 //! packets as one.
 
 use std::{
-    process::Output,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -12,7 +11,7 @@ use std::{
 
 use limiter_tests::{
     daemon::{Daemon, ctl},
-    host::Host,
+    host::{Host, stderr},
     net::{ATTACKER4, CLIENT4, IFACE, Net, SERVER4},
     send::{Load, send},
     wire::{Ipv4, Tcp, Udp},
@@ -44,10 +43,6 @@ prefix = \"198.18.0.0/24\"
 fn write(host: &Host, path: &'static str, text: &str) {
     let text = text.to_owned();
     host.call(move || std::fs::write(path, text)).expect("a file");
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 fn start(net: &Net, text: &str) -> Daemon {

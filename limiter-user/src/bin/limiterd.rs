@@ -119,7 +119,7 @@ struct Arguments {
     forget: bool,
 
     /// Interfaces that can be protected in addition while it runs
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=16))]
+    #[arg(long, value_name = "N", default_value_t = plane::DEFAULT_SPARES, value_parser = clap::value_parser!(u32).range(0..=16))]
     spare_interfaces: u32,
 
     /// Form of the log on standard error
@@ -278,7 +278,8 @@ fn start(arguments: &Arguments) -> Result<Option<Started>> {
     if begin.has_before() && begin.load().is_none() {
         tracing::warn!(
             "an earlier limiterd left its maps, but not what it takes to use them: buckets and \
-             counters by policy begin anew; protection, bans and sums go on"
+             counters by policy begin anew; protection and sums go on, and bans as far as \
+             they are known"
         );
         begin.lists_left(&mut state)?;
     }

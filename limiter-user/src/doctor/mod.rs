@@ -74,6 +74,7 @@ pub fn examine(options: &Options) -> Result<Doctor> {
         all.iter().filter(|it| it.up && it.name != "lo").collect()
     };
     let count = u32::try_from(interfaces.len().max(1)).unwrap_or(u32::MAX);
+    let count = count.saturating_add(plane::DEFAULT_SPARES);
     let sizing = Sizing::new(Host::here().cpus, count, options.sources)?;
     findings.extend(memory::need(sizing, memory::available(&text("/proc/meminfo"))));
     for name in &options.interfaces {

@@ -6,7 +6,7 @@ use super::{Finding, found};
 use crate::{
     api::Level,
     interface::Interface,
-    plane::{LinkPin, Load, Stage, Survey},
+    plane::{LinkPin, LoadPins, Stage, Survey},
 };
 
 const SUBJECT: &str = "pins";
@@ -74,7 +74,7 @@ pub(super) fn left(survey: &Survey, holder: Holder, interfaces: &[Interface]) ->
     findings
 }
 
-fn of_load(load: &Load, holder: Holder, interfaces: &[Interface]) -> Vec<Finding> {
+fn of_load(load: &LoadPins, holder: Holder, interfaces: &[Interface]) -> Vec<Finding> {
     let shown = load.path.display();
     let held = matches!(holder, Holder::Process(_));
     let readable = load.links.iter().all(|link| link.program.is_some());
@@ -109,11 +109,15 @@ fn of_load(load: &Load, holder: Holder, interfaces: &[Interface]) -> Vec<Finding
                     .so("a start takes over links, bans and sums, but not the buckets"),
             );
         }
-        (Stage::Staged, _) if !held => findings.push(
-            found(Level::Note, SUBJECT, format!("{shown} is of a start that did not end"))
-                .so("the next start removes it"),
+        (Stage::Unfinished, _) if !held => findings.push(
+            found(
+                Level::Note,
+                SUBJECT,
+                format!("{shown} is of a start or a detach that did not end"),
+            )
+            .so("the next start removes it"),
         ),
-        (Stage::Live | Stage::Staged, _) => {}
+        (Stage::Live | Stage::Unfinished, _) => {}
     }
     if load.stage == Stage::Live && !stale.is_empty() {
         let names = stale.iter().map(|link| link.interface.as_str()).collect::<Vec<_>>().join(", ");
@@ -189,7 +193,7 @@ mod tests {
 
     fn survey(stage: Stage, program: Option<u32>) -> Survey {
         let links = vec![LinkPin { interface: "eth0".into(), program }];
-        let load = Load { path: "/b/v3".into(), stage, links, foreign: Vec::new() };
+        let load = LoadPins { path: "/b/v3".into(), stage, links, foreign: Vec::new() };
         Survey { loads: vec![load], foreign: Vec::new() }
     }
 
@@ -206,7 +210,7 @@ mod tests {
             (Stage::Live, None, Holder::Nobody, Level::Note, "holds links of eth0"),
             (Stage::Live, Some(8), Holder::Nobody, Level::Warning, "eth0"),
             (Stage::Other, Some(7), Holder::Nobody, Level::Warning, "another version, of wan0"),
-            (Stage::Staged, Some(8), Holder::Nobody, Level::Note, "did not end"),
+            (Stage::Unfinished, Some(8), Holder::Nobody, Level::Note, "did not end"),
         ] {
             let findings = left(&survey(stage, program), holder, &renamed());
             assert_eq!(findings[0].level, level, "{}", findings[0]);

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use aya::{
-    maps::{Array, MapInfo, MapType, PerCpuArray},
+    maps::{Array, MapData, MapInfo, MapType, PerCpuArray},
     pin::PinError,
 };
 use limiter_common::{
@@ -12,7 +12,12 @@ use limiter_common::{
     stats::{self, Counter},
 };
 
-use super::{chain, load::SHARED, pins::Pins, rules::map};
+use super::{
+    chain,
+    load::{SHARED, stats_pin},
+    pins::Pins,
+    rules::map,
+};
 use crate::{
     error::{Error, Result},
     object,
@@ -28,7 +33,7 @@ const WITH_SIZED: [&str; 3] = ["SOURCES4", "SOURCES6", "TRACKED"];
 /// known.
 pub struct Start {
     pub(super) pins: Pins,
-    pub(super) load: Option<Load>,
+    load: Option<Load>,
     generation: Option<u64>,
     on_trial: bool,
 }
@@ -48,29 +53,26 @@ impl Start {
     ///
     /// # Errors
     /// A pin is not what its name says.
-    pub fn look(self, state: &State) -> Result<Self> {
-        let mut start = self;
-        let live = start.pins.live();
+    pub fn look(mut self, state: &State) -> Result<Self> {
+        let live = self.pins.live();
         if !live.exists() {
-            return Ok(start);
+            return Ok(self);
         }
-        // A map of another program is no reason to go on; one that is missing
-        // neither.
         require_maps(&live)?;
         let control = MapInfo::from_pin(live.join("CONTROL"));
         let control = control.map_err(|error| damaged(&live.join("CONTROL"), &chain(&error)))?;
-        start.load = state.loads.iter().find(|load| load.control == control.id()).cloned();
-        if start.load.is_none() {
-            return Ok(start);
+        self.load = state.loads.iter().find(|load| load.control == control.id()).cloned();
+        if self.load.is_none() {
+            return Ok(self);
         }
         let control: Array<_, Control> = map(&live, "CONTROL")?;
         let control = control.get(&0, 0).map_err(|error| damaged(&live, &chain(&error)))?;
         let rules: Array<_, Ruleset> = map(&live, "RULES")?;
-        start.on_trial = control.live().deadline_ns.is_some();
-        let slot = control.live().slot ^ u32::from(start.on_trial);
+        self.on_trial = control.live().deadline_ns.is_some();
+        let slot = control.live().slot ^ u32::from(self.on_trial);
         let rules = rules.get(&slot, 0).map_err(|error| damaged(&live, &chain(&error)))?;
-        start.generation = Some(rules.generation());
-        Ok(start)
+        self.generation = Some(rules.generation());
+        Ok(self)
     }
 
     /// Number of the rules with which the new daemon goes on: those in force,
@@ -116,40 +118,53 @@ impl Start {
         Ok(())
     }
 
-    /// Pins what can be used again in the staging directory. Says whether the
-    /// buckets of sources are among it.
-    pub(super) fn stage_maps(&self, max_sources: u32, interfaces: usize) -> Result<bool> {
-        if self.load.is_none() {
-            return Ok(false);
-        }
+    /// Pins what can be used again in the staging directory.
+    pub(super) fn stage_maps(&self, max_sources: u32) -> Result<()> {
+        let Some(load) = &self.load else {
+            return Ok(());
+        };
         let (live, staging) = (self.pins.live(), self.pins.staging());
-        let mut fits = true;
-        for name in SIZED {
+        let fits = |name: &&str| {
             let info = MapInfo::from_pin(live.join(name));
-            fits &= info.is_ok_and(|info| info.max_entries() == max_sources);
+            info.is_ok_and(|info| info.max_entries() == max_sources)
+        };
+        let fits = SIZED.iter().all(fits);
+        if !fits {
+            tracing::warn!(
+                "the number of sources that fit has changed: buckets of sources begin anew"
+            );
         }
         for name in SHARED {
             if fits || !WITH_SIZED.contains(&name) {
                 pin_again(&live.join(name), &staging.join(name))?;
             }
         }
-        for number in 0..interfaces {
-            let name = super::load::stats_pin(number);
-            if is_counters(&live.join(&name)) {
+        for number in 0..load.interfaces.len() {
+            let name = stats_pin(number);
+            if self.counts(number) && is_counters(&live.join(&name)) {
                 pin_again(&live.join(&name), &staging.join(&name))?;
             }
         }
-        Ok(fits)
+        Ok(())
+    }
+
+    /// Whether what a number's counters hold counts: what a spare one holds was
+    /// carried when it became spare.
+    fn counts(&self, number: usize) -> bool {
+        let load = self.load.as_ref();
+        load.is_none_or(|load| load.interfaces.get(number).is_some_and(Option::is_some))
     }
 
     /// Counters that an earlier daemon left and that are not used again.
-    pub(super) fn former_counters(&self) -> Result<Vec<PerCpuArray<aya::maps::MapData, Counter>>> {
+    pub(super) fn former_counters(&self) -> Result<Vec<PerCpuArray<MapData, Counter>>> {
+        let live = self.pins.live();
         let mut former = Vec::new();
         for path in self.pins.counters()? {
-            let name = path.file_name().unwrap_or_default();
-            let is_used =
-                path.parent() == Some(&self.pins.live()) && self.pins.staging().join(name).exists();
-            if is_used {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let directory = path.parent().unwrap_or(&path);
+            let number = name.strip_prefix("stats-").and_then(|it| it.parse().ok());
+            let is_spare = directory == live && !number.is_some_and(|it| self.counts(it));
+            if is_spare || directory == live && self.pins.staging().join(&name).exists() {
                 continue;
             }
             if !is_counters(&path) {
@@ -160,8 +175,7 @@ impl Start {
                 );
                 continue;
             }
-            let directory = path.parent().unwrap_or(&path);
-            former.push(map(directory, &name.to_string_lossy())?);
+            former.push(map(directory, &name)?);
         }
         Ok(former)
     }
@@ -201,7 +215,7 @@ fn require_maps(directory: &Path) -> Result<()> {
 }
 
 fn pin_again(from: &Path, to: &Path) -> Result<()> {
-    let map = aya::maps::MapData::from_pin(from).map_err(|error| damaged(from, &chain(&error)))?;
+    let map = MapData::from_pin(from).map_err(|error| damaged(from, &chain(&error)))?;
     map.pin(to).map_err(|error: PinError| {
         Error::failed(format!("cannot pin {}: {}", to.display(), chain(&error)))
     })

@@ -11,7 +11,7 @@ use aya::maps::{
     lpm_trie::{Key, LpmTrie},
 };
 use limiter_common::{
-    lists::{Configured as Word, Contents, ExactKey, FOREVER, Listing, MAX_ENTRIES, WORDS},
+    lists::{Configured as Word, Contents, ExactKey, Listing, MAX_ENTRIES, WORDS},
     source::Seed,
 };
 
@@ -22,7 +22,7 @@ use super::{
 use crate::{
     compiled::{Configured, address, mapped_length},
     error::{Error, Result},
-    lists::{List, Lists, Statement, Tables, Wanted},
+    lists::{InMemory, List, Lists, Statement, Tables, seconds_since_1970},
     prefix::Prefix,
 };
 
@@ -69,7 +69,7 @@ pub(super) fn adopt(
 ) -> Result<Lists<Listed>> {
     let mut tables = Listed::open(directory)?;
     let found = tables.read()?;
-    let mut lists = Lists::new(Wanted::default(), seed);
+    let mut lists = Lists::new(InMemory::default(), seed);
     lists.add(List::Allow, allowed)?;
     lists.add(List::Ban, banned)?;
     lists.restore(found.configured())?;
@@ -86,14 +86,13 @@ pub(super) fn adopt(
 pub(super) fn left(directory: &Path) -> Result<[BTreeMap<Prefix, Statement>; 2]> {
     let found = Listed::open(directory)?.read()?;
     let (mut allowed, mut banned) = (BTreeMap::new(), BTreeMap::new());
-    let created = std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs());
+    let created = seconds_since_1970();
     let now = super::boot_ns();
     for (prefix, listing) in found.listings() {
         for (until, list) in
             [(listing.allowed_until, &mut allowed), (listing.banned_until, &mut banned)]
         {
             if until > now {
-                let until = if until == FOREVER { FOREVER } else { until };
                 let reason = Some(FOUND.to_owned());
                 list.insert(prefix, Statement { until, created, reason });
             }
@@ -105,8 +104,8 @@ pub(super) fn left(directory: &Path) -> Result<[BTreeMap<Prefix, Statement>; 2]>
 /// What the tables hold.
 struct Found {
     exact: Table<ExactKey, Listing>,
-    /// By length and address.
-    prefixes: Table<(u32, [u32; 4]), Listing>,
+    /// By length and address, as a trie in memory has them.
+    prefixes: Table<((), u32, [u32; 4]), Listing>,
     words: Vec<u64>,
 }
 
@@ -114,7 +113,9 @@ impl Found {
     fn listings(&self) -> impl Iterator<Item = (Prefix, Listing)> {
         let exact = self.exact.iter().map(|(key, it)| (prefix_of(key.length, key.address), *it));
         exact.chain(
-            self.prefixes.iter().map(|((length, it), listing)| (prefix_of(*length, *it), *listing)),
+            self.prefixes
+                .iter()
+                .map(|((_, length, it), listing)| (prefix_of(*length, *it), *listing)),
         )
     }
 
@@ -135,17 +136,13 @@ fn prefix_of(length: u32, address: [u32; 4]) -> Prefix {
     Prefix::new(Ipv6Addr::from(octets).into(), u8::try_from(length).unwrap_or(u8::MAX))
 }
 
-fn key_of(prefix: Prefix) -> (u32, [u32; 4]) {
-    (mapped_length(prefix), address(prefix.address()).mapped())
-}
-
 impl Listed {
     fn read(&self) -> Result<Found> {
         let exact = self.exact.iter().collect::<std::result::Result<_, _>>();
         let mut prefixes = Table::new();
         for entry in &self.prefixes {
             let (key, listing) = entry.map_err(|error| failed(&error))?;
-            prefixes.insert((key.prefix_len(), key.data()), listing);
+            prefixes.insert(((), key.prefix_len(), key.data()), listing);
         }
         let words = (0..WORDS).map(|word| self.words.get(&word, 0));
         Ok(Found {
@@ -157,7 +154,7 @@ impl Listed {
 
     /// Makes the tables hold this. What is wanted comes before what is not
     /// goes, and bits come before entries and go after them.
-    fn hold(&mut self, found: &Found, wanted: &Wanted, rules: &mut Rules) -> Result<()> {
+    fn hold(&mut self, found: &Found, wanted: &InMemory, rules: &mut Rules) -> Result<()> {
         let bits = |word: u32| wanted.words.get(&word).copied().unwrap_or_default();
         for (word, had) in (0u32..).zip(&found.words) {
             if bits(word) & !had != 0 {
@@ -169,11 +166,11 @@ impl Listed {
                 self.set_exact(*key, Some(*listing))?;
             }
         }
-        let mut keys = std::collections::HashSet::new();
-        for (prefix, listing) in &wanted.prefixes {
-            keys.insert(key_of(*prefix));
-            if found.prefixes.get(&key_of(*prefix)) != Some(listing) {
-                self.set_prefix(*prefix, Some(*listing))?;
+        for (key, listing) in wanted.prefixes.iter() {
+            if found.prefixes.get(key) != Some(listing) {
+                self.prefixes
+                    .insert(&Key::new(key.1, key.2), *listing, 0)
+                    .map_err(|error| failed(&error))?;
             }
         }
         self.contents = wanted.contents;
@@ -181,8 +178,8 @@ impl Listed {
         for key in found.exact.keys().filter(|key| !wanted.exact.contains_key(key)) {
             self.set_exact(*key, None)?;
         }
-        for key in found.prefixes.keys().filter(|key| !keys.contains(*key)) {
-            absent(self.prefixes.remove(&Key::new(key.0, key.1)))?;
+        for key in found.prefixes.keys().filter(|key| wanted.prefixes.get(key).is_none()) {
+            absent(self.prefixes.remove(&Key::new(key.1, key.2)))?;
         }
         for (word, had) in (0u32..).zip(&found.words) {
             if had & !bits(word) != 0 {

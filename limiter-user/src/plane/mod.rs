@@ -39,7 +39,7 @@ pub use self::{
 };
 pub(crate) use self::{
     attach::program_name,
-    pins::{LinkPin, Load, Stage, Survey, require_bpf_file_system, survey},
+    pins::{LinkPin, LoadPins, Stage, Survey, require_bpf_file_system, survey},
 };
 use self::{listed::Listed, pins::Pins, rules::Rules};
 use crate::{
@@ -54,6 +54,10 @@ use crate::{
 
 /// Name of the program in the object.
 pub const PROGRAM: &str = "limiterd";
+
+/// Interfaces that can be added while it runs, unless the operator says
+/// otherwise: each costs memory for its counters.
+pub const DEFAULT_SPARES: u32 = 1;
 
 /// What to load and where to pin it.
 #[derive(Clone, Debug)]
@@ -174,12 +178,7 @@ impl Plane {
         if options.interfaces.is_empty() {
             return Err(Error::failed("no interface is named"));
         }
-        let has_buckets = start.stage_maps(options.sizing.max_sources, interfaces.len())?;
-        if start.load().is_some() && !has_buckets {
-            tracing::warn!(
-                "the number of sources that fit has changed: buckets of sources begin anew"
-            );
-        }
+        start.stage_maps(options.sizing.max_sources)?;
         let former = start.former_counters()?;
         let is_adopted = start.load().is_some();
         let pins = start.pins;
@@ -237,32 +236,35 @@ impl Plane {
         Ok(counts)
     }
 
-    /// Attaches a spare instance, or one whose interface it is already, to an
-    /// interface. Says its number.
+    /// Number of the instance for an interface: the one that it has, or a spare
+    /// one.
     ///
     /// # Errors
-    /// There is no spare one, or as [`Plane::attach`]; nothing has changed
-    /// then.
-    pub fn attach_to(&mut self, name: &str, wish: Wish) -> Result<usize> {
-        let of = |it: &Instance| it.interface.as_deref() == Some(name);
-        let known = self.instances.iter().position(of);
-        let spare = || self.instances.iter().position(|it| it.interface.is_none());
-        let number = known.or_else(spare).ok_or_else(|| {
+    /// There is none.
+    pub fn number_for(&self, name: &str) -> Result<usize> {
+        let of = |wanted: Option<&str>| self.names().position(|it| it == wanted);
+        of(Some(name)).or_else(|| of(None)).ok_or_else(|| {
             Error::failed(format!("there is no room for {name}"))
                 .hint("name it at the start; a restart leaves no gap")
-        })?;
-        attach::one(&mut self.instances[number], &self.pins, name, wish)?;
-        Ok(number)
+        })
     }
 
-    /// Takes the protection off an interface. Says what was counted there, and
-    /// counts anew from then on.
+    /// Attaches an instance to an interface while the others run.
     ///
     /// # Errors
-    /// It is not protected, or the kernel refuses.
+    /// As [`Plane::attach`]; nothing has changed then.
+    pub fn attach_to(&mut self, number: usize, name: &str, wish: Wish) -> Result<()> {
+        let instance = self.instances.get_mut(number).ok_or_else(no_such_instance)?;
+        attach::one(instance, &self.pins, name, wish)
+    }
+
+    /// Takes the protection off an interface; its instance is spare then. Says
+    /// what was counted there; the counters stay until they are cleared.
+    ///
+    /// # Errors
+    /// There is no such instance, or the kernel refuses.
     pub fn detach_from(&mut self, number: usize) -> Result<Vec<Count>> {
-        let instance = self.instances.get_mut(number);
-        let instance = instance.ok_or_else(|| Error::failed("there is no such instance"))?;
+        let instance = self.instances.get_mut(number).ok_or_else(no_such_instance)?;
         if let Some(name) = &instance.interface {
             self.pins.drop_link(name)?;
         }
@@ -272,14 +274,23 @@ impl Plane {
         for policy in 0..=stats::NO_POLICY {
             count(&instance.counters, policy, &mut counts)?;
         }
-        let zero = vec![Counter::default(); self.sizing.cpus as usize];
-        for it in &counts {
+        Ok(counts)
+    }
+
+    /// Clears these counters of a spare instance.
+    ///
+    /// # Errors
+    /// The kernel refuses a map access.
+    pub fn clear(&mut self, number: usize, counts: &[Count]) -> Result<()> {
+        let instance = self.instances.get_mut(number).ok_or_else(no_such_instance)?;
+        for it in counts {
             let row = stats::row(it.policy, it.verdict, it.reason);
-            let zero = PerCpuValues::try_from(zero.clone())
+            let zero = vec![Counter::default(); self.sizing.cpus as usize];
+            let zero = PerCpuValues::try_from(zero)
                 .map_err(|error| Error::failed(format!("cannot clear the counters: {error}")))?;
             instance.counters.set(row, zero, 0).map_err(|error| unreadable(&error))?;
         }
-        Ok(counts)
+        Ok(())
     }
 
     /// The kernel's number of the map by which this load is known.
@@ -509,8 +520,7 @@ impl Plane {
     /// # Errors
     /// The kernel refuses a map access.
     pub fn counts(&self, interface: usize, rows: impl Iterator<Item = u32>) -> Result<Vec<Count>> {
-        let instance = self.instances.get(interface);
-        let instance = instance.ok_or_else(|| Error::failed("there is no such instance"))?;
+        let instance = self.instances.get(interface).ok_or_else(no_such_instance)?;
         let mut counts = Vec::new();
         for policy in rows.chain([stats::NO_POLICY]) {
             count(&instance.counters, policy, &mut counts)?;
@@ -550,6 +560,10 @@ impl Instance {
 /// A daemon still holds the directory, or a pin cannot be removed.
 pub fn remove_pins(pin_dir: &Path) -> Result<usize> {
     pins::remove_all(pin_dir)
+}
+
+fn no_such_instance() -> Error {
+    Error::failed("there is no such instance")
 }
 
 /// Adds what is counted under a policy, over all CPUs.

@@ -3,7 +3,8 @@
 //! `<pin-dir>/v<ABI>` holds the maps and links that are in force. A start
 //! builds `<pin-dir>/new`, in which maps that it takes over are pinned a second
 //! time, and exchanges the two in one step: at every moment one complete set is
-//! there, and a failed start leaves none of its own.
+//! there, and a failed start leaves none of its own. What is to go is renamed
+//! first, so that nobody takes what is half gone for what is in force.
 
 use std::{
     ffi::CString,
@@ -27,6 +28,8 @@ const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 
 /// Name of the directory that a start builds.
 const STAGING: &str = "new";
+/// Name of the directory that is taken away: no start takes it for a whole one.
+const REMOVED: &str = "removed";
 
 /// The pin directory, held by this process alone.
 #[derive(Debug)]
@@ -68,6 +71,8 @@ impl Pins {
         make(root)?;
         let lock = lock(root)?;
         let mut pins = Self { root: root.to_owned(), staged: false, _lock: lock };
+        // Of a detach that did not end.
+        take_off(&root.join(REMOVED))?;
         // What a start could stumble over later is found before it begins.
         require_only_ours(&pins.staging())?;
         for directory in pins.loads()? {
@@ -116,7 +121,7 @@ impl Pins {
     /// Directories of loads in force, of this version and of others.
     pub(super) fn loads(&self) -> Result<Vec<PathBuf>> {
         let mut loads = ours(&self.root)?;
-        loads.retain(|directory| *directory != self.staging());
+        loads.retain(|directory| ![STAGING, REMOVED].iter().any(|name| directory.ends_with(name)));
         Ok(loads)
     }
 
@@ -202,13 +207,6 @@ pub(super) fn remove_all(root: &Path) -> Result<usize> {
     if lock(root).is_err() {
         tracing::warn!("a limiterd still holds {}; it protects nothing any more", root.display());
     }
-    for directory in ours(root)? {
-        for link in list(&directory)?.iter().filter(|path| linked_interface(path).is_some()) {
-            if let Err(error) = detach(link) {
-                tracing::warn!("cannot detach {}: {error}", link.display());
-            }
-        }
-    }
     remove_ours(root)
 }
 
@@ -244,7 +242,7 @@ fn detach(link: &Path) -> std::io::Result<()> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Survey {
     /// Directories of loads.
-    pub loads: Vec<Load>,
+    pub loads: Vec<LoadPins>,
     /// Everything beside them.
     pub foreign: Vec<PathBuf>,
 }
@@ -252,14 +250,14 @@ pub(crate) struct Survey {
 impl Survey {
     /// Whether a link of this program is among those that a start takes over.
     pub(crate) fn holds(&self, program: u32) -> bool {
-        let in_force = self.loads.iter().filter(|load| load.stage != Stage::Staged);
+        let in_force = self.loads.iter().filter(|load| load.stage != Stage::Unfinished);
         in_force.flat_map(|load| &load.links).any(|link| link.program == Some(program))
     }
 }
 
 /// A directory with the pins of one load.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Load {
+pub(crate) struct LoadPins {
     /// Where it is.
     pub path: PathBuf,
     /// What it is.
@@ -277,8 +275,8 @@ pub(crate) enum Stage {
     Live,
     /// What another version has pinned.
     Other,
-    /// What a start has not finished.
-    Staged,
+    /// What a start or a detach has not finished.
+    Unfinished,
 }
 
 /// A pinned link.
@@ -302,7 +300,7 @@ pub(crate) fn survey(root: &Path) -> Result<Survey> {
     Ok(Survey { loads, foreign })
 }
 
-fn load(root: &Path, path: PathBuf) -> Result<Load> {
+fn load(root: &Path, path: PathBuf) -> Result<LoadPins> {
     let pins = list(&path)?;
     let link = |path: &PathBuf| {
         let interface = linked_interface(path)?.to_owned();
@@ -314,12 +312,12 @@ fn load(root: &Path, path: PathBuf) -> Result<Load> {
     let foreign = pins.into_iter().filter(|path| !is_ours(path) || is_directory(path)).collect();
     let stage = if path == live(root) {
         Stage::Live
-    } else if path.ends_with(STAGING) {
-        Stage::Staged
+    } else if path.ends_with(STAGING) || path.ends_with(REMOVED) {
+        Stage::Unfinished
     } else {
         Stage::Other
     };
-    Ok(Load { path, stage, links, foreign })
+    Ok(LoadPins { path, stage, links, foreign })
 }
 
 /// The directories of loads under `root`.
@@ -328,7 +326,7 @@ fn ours(root: &Path) -> Result<Vec<PathBuf>> {
     directories.retain(|path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let version = name.strip_prefix('v').is_some_and(|digits| digits.parse::<u32>().is_ok());
-        (version || name == STAGING) && is_directory(path)
+        (version || name == STAGING || name == REMOVED) && is_directory(path)
     });
     Ok(directories)
 }
@@ -338,12 +336,27 @@ fn is_directory(path: &Path) -> bool {
 }
 
 fn remove_ours(root: &Path) -> Result<usize> {
-    let mut links = 0;
+    let removed = root.join(REMOVED);
+    let mut links = take_off(&removed)?;
     for directory in ours(root)? {
-        links += remove_directory(&directory)?;
+        // What is not ours stays where it is.
+        let is_ours = require_only_ours(&directory).is_ok();
+        let moved = is_ours && fs::rename(&directory, &removed).is_ok();
+        links += take_off(if moved { &removed } else { &directory })?;
     }
     remove_if_empty(root);
     Ok(links)
+}
+
+/// Detaches every link that is pinned in a directory, whoever else holds it
+/// open, and removes the pins; says how many links there were.
+fn take_off(directory: &Path) -> Result<usize> {
+    for link in list(directory)?.iter().filter(|path| linked_interface(path).is_some()) {
+        if let Err(error) = detach(link) {
+            tracing::warn!("cannot detach {}: {error}", link.display());
+        }
+    }
+    remove_directory(directory)
 }
 
 /// Removes a directory of pins; says how many of them were links. What is not

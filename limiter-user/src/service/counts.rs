@@ -20,16 +20,15 @@ impl Service {
         }
         let row = |name: &str| self.in_force.numbers.row(name);
         let now = interface::all()?;
-        let mut attached: Vec<_> = self.plane.attached().collect();
-        attached.sort_by_key(|it| it.number);
-        let on: Vec<_> = attached.iter().map(|attached| present_name(attached, &now)).collect();
+        let attached: Vec<_> =
+            self.plane.attached().map(|it| (present_name(&it, &now), it)).collect();
         if let Some(name) = interface
-            && !on.iter().any(|known| known == name)
+            && !attached.iter().any(|(known, _)| known == name)
         {
+            let names: Vec<_> = attached.iter().map(|(name, _)| name.as_str()).collect();
             return Err(Error::new(Kind::NotFound, format!("'{name}' is not protected"))
-                .hint(format!("protected are: {}", on.join(", "))));
+                .hint(format!("protected are: {}", names.join(", "))));
         }
-        let wanted = |at: usize| interface.is_none_or(|interface| interface == on[at]);
         let mut stats = api::Stats {
             schema_version: SCHEMA_VERSION,
             uptime_seconds: self.uptime(),
@@ -50,18 +49,18 @@ impl Service {
                 would_drop: api::Count::default(),
             });
         }
-        for (_, attached) in attached.iter().enumerate().filter(|(at, _)| wanted(*at)) {
-            let at = attached.number;
+        let wanted = |name: &str| interface.is_none_or(|interface| interface == name);
+        for (name, attached) in attached.iter().filter(|(name, _)| wanted(name)) {
             stats.interfaces.push(api::StatsInterface {
-                name: present_name(attached, &now),
+                name: name.clone(),
                 index: attached.index,
                 mode: attached.mode.name().into(),
                 attached: is_on(attached, &now),
             });
-            for count in self.plane.counts(at, self.in_force.numbers.rows())? {
+            for count in self.plane.counts(attached.number, self.in_force.numbers.rows())? {
                 let place = rows.iter().position(|row| *row == Some(count.policy));
                 if policy.is_none() || place.is_some() {
-                    let before = self.counted_before(at, &count);
+                    let before = self.counted_before(attached.number, &count);
                     add(&mut stats, &count, place, before);
                 }
             }

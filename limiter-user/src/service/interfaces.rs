@@ -5,7 +5,6 @@ use crate::{
     api::{self, SCHEMA_VERSION},
     error::{Error, Kind, Result},
     interface,
-    state::State,
 };
 
 impl Service {
@@ -26,25 +25,19 @@ impl Service {
                 .hint("to protect both, name both and restart limiterd; that leaves no gap"));
             }
         }
+        let number = self.plane.number_for(name)?;
         let mut load = self.load.clone();
-        let known = load.interfaces.iter().any(|it| it.as_deref() == Some(name));
-        if !known {
-            let spare = load.interfaces.iter_mut().find(|it| it.is_none());
-            if let Some(spare) = spare {
-                *spare = Some(name.to_owned());
-            }
+        if let Some(of_number) = load.interfaces.get_mut(number) {
+            *of_number = Some(name.to_owned());
         }
+        // Noted before it is so, as all changes are.
         self.store.load(&load);
-        match self.plane.attach_to(name, self.wish) {
-            Ok(_) => {
-                self.load = load;
-                self.interface_list()
-            }
-            Err(error) => {
-                self.rewrite();
-                Err(error)
-            }
+        if let Err(error) = self.plane.attach_to(number, name, self.wish) {
+            self.rewrite();
+            return Err(error);
         }
+        self.load = load;
+        self.interface_list()
     }
 
     /// Takes the protection off one interface.
@@ -73,15 +66,16 @@ impl Service {
                 .hint("change the policy first: limiterctl config apply FILE"));
         }
         let number = found.number;
-        if let Some(it) = self.load.interfaces.get_mut(number) {
-            *it = None;
-        }
-        self.store.load(&self.load);
         let counts = self.plane.detach_from(number)?;
+        resume::carry(&mut self.carried, &counts);
+        if let Some(name) = self.load.interfaces.get_mut(number) {
+            *name = None;
+        }
+        // One record: a packet that was counted there is carried, or counted
+        // there still.
+        self.store.detached(number, &self.carried);
         self.in_force.baselines.retain(|(at, _)| *at != number);
-        let state = State { carried: std::mem::take(&mut self.carried), ..State::default() };
-        self.carried = resume::carried(&state, counts);
-        self.store.carried(&self.carried);
+        self.plane.clear(number, &counts)?;
         self.interface_list()
     }
 
@@ -107,11 +101,11 @@ impl Service {
                 let is_free = |found: &&interface::Interface| found.program().is_none();
                 here && now.iter().filter(is_free).any(|found| found.name == it.name)
             })
-            .map(|it| it.name)
+            .map(|it| (it.number, it.name))
             .collect();
-        for name in bare {
-            match self.plane.attach_to(&name, self.wish) {
-                Ok(_) => tracing::warn!("{name} had lost its protection and has it again"),
+        for (number, name) in bare {
+            match self.plane.attach_to(number, &name, self.wish) {
+                Ok(()) => tracing::warn!("{name} had lost its protection and has it again"),
                 Err(error) => tracing::warn!("{name} has lost its protection: {error}"),
             }
         }

@@ -1,6 +1,6 @@
 //! Bans and allowed prefixes.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use limiter_common::lists::FOREVER;
 
@@ -8,7 +8,7 @@ use super::{Caller, Service};
 use crate::{
     api::{self, SCHEMA_VERSION},
     error::{Error, Kind, Result},
-    lists::{List, Statement},
+    lists::{List, Statement, seconds_since_1970},
     plane,
     prefix::Prefix,
 };
@@ -164,8 +164,4 @@ fn checked_reason(text: &str) -> Result<String> {
             .hint(format!("at most {LONGEST_REASON} bytes without line breaks")));
     }
     Ok(text.into())
-}
-
-fn seconds_since_1970() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }

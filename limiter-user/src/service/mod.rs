@@ -117,12 +117,12 @@ impl Service {
             startup,
             store,
             load,
-            carried: Vec::new(),
+            carried: state.carried,
             wish,
             file,
             reload: None,
             started,
-            trouble: Trouble::new(started),
+            trouble: Trouble::new(started, trouble::NONE),
         };
         // Maps of an earlier daemon hold its rules, which stay in force until
         // nothing can fail any more; new maps hold none, and must before a
@@ -131,8 +131,10 @@ impl Service {
         if !has_rules {
             service.put(plan.policies.clone(), None)?;
         }
+        // What an earlier daemon has told is no news.
+        service.trouble = Trouble::new(started, service.trouble()?);
         service.plane.attach(wish)?;
-        service.carried = resume::carried(&state, service.plane.carry_over()?);
+        resume::carry(&mut service.carried, &service.plane.carry_over()?);
         // Noted before the pins are in place: at no moment is a load pinned of
         // which nothing is known.
         service.store.load(&service.load);
@@ -289,8 +291,8 @@ impl Service {
     /// Packets under each reason that means trouble of our own.
     fn trouble(&self) -> Result<Counts> {
         let mut trouble = trouble::NONE;
-        for attached in self.plane.attached() {
-            for count in self.plane.counts(attached.number, self.in_force.numbers.rows())? {
+        for number in 0..self.plane.names().count() {
+            for count in self.plane.counts(number, self.in_force.numbers.rows())? {
                 let sum = trouble.iter_mut().find(|(reason, _)| *reason == count.reason);
                 if let Some((_, packets)) = sum {
                     *packets += count.counter.packets;

@@ -109,19 +109,16 @@ pub fn plan(
     plan
 }
 
-/// Sums over what was carried before and what is carried now, by verdict and
-/// reason.
-pub(super) fn carried(state: &State, counts: Vec<Count>) -> Vec<Sum> {
-    let mut sums = state.carried.clone();
+/// Adds what was counted to what is carried, by verdict and reason.
+pub(super) fn carry(carried: &mut Vec<Sum>, counts: &[Count]) {
     for count in counts {
-        let sum = Sum { policy: NO_POLICY, ..count.into() };
-        match sums.iter_mut().find(|it| (it.verdict, it.reason) == (sum.verdict, sum.reason)) {
+        let sum = Sum { policy: NO_POLICY, ..(*count).into() };
+        match carried.iter_mut().find(|it| (it.verdict, it.reason) == (sum.verdict, sum.reason)) {
             Some(known) => {
                 known.packets = known.packets.saturating_add(sum.packets);
                 known.bytes = known.bytes.saturating_add(sum.bytes);
             }
-            None => sums.push(sum),
+            None => carried.push(sum),
         }
     }
-    sums
 }
