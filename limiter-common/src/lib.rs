@@ -20,6 +20,7 @@ pub mod limit;
 pub mod lists;
 pub mod parse;
 pub mod policy;
+pub mod sample;
 pub mod source;
 pub mod stats;
 pub mod tables;

@@ -1,9 +1,12 @@
 //! What the daemon and its clients say to each other: JSON over HTTP/1.1 on a
 //! Unix socket. Fields are only ever added.
 
+mod traffic;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use self::traffic::*;
 use crate::{
     config::Difference,
     error::{Error, Kind},
