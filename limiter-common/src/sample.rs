@@ -298,7 +298,8 @@ mod tests {
     #[test]
     fn no_source_is_preferred() {
         const PER_TICK: u64 = 400;
-        let patterns: [(&str, fn(u64) -> usize); 3] = [
+        type Pattern = fn(u64) -> usize;
+        let patterns: [(&str, Pattern); 3] = [
             ("in turn", |at| usize::try_from(at % 4).expect("small")),
             ("a burst each", |at| usize::try_from(at * 4 / PER_TICK).expect("small")),
             ("one first", |at| usize::from(at != 0)),

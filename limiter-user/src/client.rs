@@ -18,9 +18,10 @@ use tokio::net::UnixStream;
 
 use crate::{
     api::{
-        ConfigChanges, ConfigExport, ConfigRequest, ConfigSaved, ConfigState, Detached,
-        Explanation, Failure, InterfaceRequest, Interfaces, LimitChange, Limits, ListAdd,
-        ListChanged, ListRemove, Question, Stats, Status,
+        ConfigChanges, ConfigExport, ConfigRequest, ConfigSaved, ConfigState, Detached, Events,
+        EventsQuery, Explanation, Failure, History, InterfaceRequest, Interfaces, LimitChange,
+        Limits, ListAdd, ListChanged, ListRemove, Question, Stats, Status, SuggestQuery,
+        Suggestions, Top, TopQuery,
     },
     error::{Error, Kind, Result},
     lists::List,
@@ -70,6 +71,38 @@ impl Client {
         query.extend_pairs(interface.map(|name| ("interface", name)));
         query.extend_pairs(policy.map(|name| ("policy", name)));
         self.get(&format!("/v1/stats?{}", query.finish())).await
+    }
+
+    /// Sampled packets, and what else happened.
+    ///
+    /// # Errors
+    /// As [`Client::status`].
+    pub async fn events(&self, query: &EventsQuery) -> Result<Events> {
+        self.get(&with_query("/v1/events", query)?).await
+    }
+
+    /// Who sends most.
+    ///
+    /// # Errors
+    /// As [`Client::status`].
+    pub async fn top(&self, query: &TopQuery) -> Result<Top> {
+        self.get(&with_query("/v1/top", query)?).await
+    }
+
+    /// Packets per second of the last minutes.
+    ///
+    /// # Errors
+    /// As [`Client::status`].
+    pub async fn history(&self) -> Result<History> {
+        self.get("/v1/history").await
+    }
+
+    /// Limits that would fit what was seen.
+    ///
+    /// # Errors
+    /// As [`Client::status`].
+    pub async fn suggest(&self, query: &SuggestQuery) -> Result<Suggestions> {
+        self.get(&with_query("/v1/suggest", query)?).await
     }
 
     /// The limits in force, all or one.
@@ -192,9 +225,7 @@ impl Client {
     /// # Errors
     /// As [`Client::status`].
     pub async fn explain(&self, question: &Question) -> Result<Explanation> {
-        let query = serde_urlencoded::to_string(question)
-            .map_err(|error| Error::failed(format!("the request cannot be made: {error}")))?;
-        self.get(&format!("/v1/explain?{query}")).await
+        self.get(&with_query("/v1/explain", question)?).await
     }
 
     /// Takes the protection off everywhere; the daemon then ends.
@@ -341,6 +372,12 @@ fn limit_path(policy: &str) -> Result<String> {
     }
     let policy = percent_encoding::utf8_percent_encode(policy, percent_encoding::NON_ALPHANUMERIC);
     Ok(format!("/v1/limits/{policy}"))
+}
+
+fn with_query(path: &str, query: &impl Serialize) -> Result<String> {
+    serde_urlencoded::to_string(query)
+        .map(|query| format!("{path}?{query}"))
+        .map_err(|error| Error::failed(format!("the request cannot be made: {error}")))
 }
 
 fn json(value: &impl Serialize) -> Result<Bytes> {

@@ -30,5 +30,6 @@ pub mod service;
 pub mod sizing;
 pub mod sockets;
 pub mod state;
+pub mod traffic;
 pub mod trie;
 mod trouble;

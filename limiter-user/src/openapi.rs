@@ -104,6 +104,12 @@ fn calls(schemas: &mut SchemaGenerator) -> Vec<Call> {
     vec![
         call!("get" "/v1/status" true "How the shield stands." => api::Status),
         call!("get" "/v1/stats" true "What was counted." => api::Stats; query::<api::StatsQuery>()),
+        call!("get" "/v1/events" true "Sampled packets, and what else happened."
+              => api::Events; query::<api::EventsQuery>()),
+        call!("get" "/v1/top" true "Who sends most." => api::Top; query::<api::TopQuery>()),
+        call!("get" "/v1/history" true "Packets per second of the last minutes." => api::History),
+        call!("get" "/v1/suggest" true "Limits that would fit what was seen."
+              => api::Suggestions; query::<api::SuggestQuery>()),
         call!("get" "/v1/limits" true "All limits." => api::Limits),
         call!("get" "/v1/limits/{policy}" true "One limit." => api::Limits; policy()),
         call!("patch" "/v1/limits/{policy}" false "Changes a limit."

@@ -40,6 +40,7 @@ use crate::{
     openapi,
     service::{Caller, Service},
     sockets::Sockets,
+    traffic::Traffic,
 };
 
 /// Longest body of a request, bytes; more for a configuration, and for entries
@@ -90,6 +91,7 @@ impl Default for Room {
 #[derive(Clone)]
 struct Shared {
     service: Arc<Mutex<Option<Service>>>,
+    traffic: Arc<Traffic>,
     stop: watch::Sender<bool>,
 }
 
@@ -100,7 +102,15 @@ impl Shared {
         &self,
         work: impl FnOnce(&mut Option<Service>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let service = Arc::clone(&self.service);
+        self.turn(move |shared| work(&mut lock(&shared.service))).await
+    }
+
+    /// Runs `work` when it is the user's turn.
+    async fn turn<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let shared = self.clone();
         // One request of a user at a time, so that nobody's many make others
         // wait for long.
         let turn = TURN.try_with(Arc::clone).ok();
@@ -108,7 +118,7 @@ impl Shared {
             Some(turn) => turn.acquire_owned().await.ok(),
             None => None,
         };
-        tokio::task::spawn_blocking(move || work(&mut lock(&service)))
+        tokio::task::spawn_blocking(move || work(&shared))
             .await
             .unwrap_or_else(|_| Err(Error::failed("the daemon gave up on this request")))
     }
@@ -126,11 +136,12 @@ fn running(service: &mut Option<Service>) -> Result<&mut Service> {
 pub async fn serve(
     sockets: Sockets,
     service: Service,
+    traffic: Arc<Traffic>,
     hangup: Signal,
     shutdown: impl Future<Output = ()>,
 ) -> Result<Option<Service>> {
     let (stop, stopped) = watch::channel(false);
-    let shared = Shared { service: Arc::new(Mutex::new(Some(service))), stop };
+    let shared = Shared { service: Arc::new(Mutex::new(Some(service))), traffic, stop };
     let finish = |router: Router<Shared>| {
         router
             .fallback(unknown)
@@ -157,17 +168,13 @@ pub async fn serve(
 /// What only reads.
 fn read_routes() -> Router<Shared> {
     Router::new()
-        .route("/v1/status", get(status))
-        .route("/v1/stats", get(stats))
-        .route("/v1/limits", get(limits))
         .route("/v1/limits/{policy}", get(limit))
         .route("/v1/config", get(export))
         .route("/v1/config/diff", post(diff))
         .route("/v1/bans", get(bans))
         .route("/v1/allows", get(allows))
-        .route("/v1/explain", get(explain))
         .route("/v1/interfaces", get(interfaces))
-        .route("/v1/openapi.json", get(openapi))
+        .merge(routes_of_both())
         .layer(DefaultBodyLimit::max(MAX_CONFIG))
         .route("/v1/detach", any(not_here))
         .route("/v1/config/apply", any(not_here))
@@ -175,6 +182,20 @@ fn read_routes() -> Router<Shared> {
         .route("/v1/config/rollback", any(not_here))
         .route("/v1/config/save", any(not_here))
         .method_not_allowed_fallback(not_here)
+}
+
+/// What reads, and has no changing sibling of the same path.
+fn routes_of_both() -> Router<Shared> {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/stats", get(stats))
+        .route("/v1/limits", get(limits))
+        .route("/v1/explain", get(explain))
+        .route("/v1/events", get(events))
+        .route("/v1/top", get(top))
+        .route("/v1/history", get(history))
+        .route("/v1/suggest", get(suggest))
+        .route("/v1/openapi.json", get(openapi))
 }
 
 /// All calls.
@@ -192,12 +213,8 @@ fn admin_routes() -> Router<Shared> {
         .route("/v1/config/save", post(save))
         .layer(DefaultBodyLimit::max(MAX_CONFIG));
     Router::new()
-        .route("/v1/status", get(status))
-        .route("/v1/stats", get(stats))
-        .route("/v1/limits", get(limits))
         .route("/v1/limits/{policy}", get(limit).patch(change))
-        .route("/v1/explain", get(explain))
-        .route("/v1/openapi.json", get(openapi))
+        .merge(routes_of_both())
         .route("/v1/interfaces", get(interfaces).post(attach_one).delete(detach_one))
         .route("/v1/detach", post(detach))
         .merge(lists)
@@ -361,13 +378,49 @@ async fn status(State(shared): State<Shared>) -> Answer<crate::api::Status> {
 
 async fn stats(
     State(shared): State<Shared>,
-    query: std::result::Result<Query<api::StatsQuery>, QueryRejection>,
+    query: Asked<api::StatsQuery>,
 ) -> Answer<crate::api::Stats> {
     let Query(query) = query.map_err(|error| invalid(&error.body_text()))?;
     let work = move |service: &mut Option<Service>| {
         running(service)?.stats(query.interface.as_deref(), query.policy.as_deref())
     };
     answer(shared.run(work).await)
+}
+
+/// Answers from what is known of the traffic: by a call that may take a while,
+/// but waits for nobody.
+async fn seen<T: Serialize + Send + 'static, Q: Send + 'static>(
+    shared: Shared,
+    query: Asked<Q>,
+    work: impl FnOnce(&Traffic, &Q) -> Result<T> + Send + 'static,
+) -> Answer<T> {
+    let Query(query) = query.map_err(|error| invalid(&error.body_text()))?;
+    answer(shared.turn(move |shared| work(&shared.traffic, &query)).await)
+}
+
+/// A query that is a value, or says why it is none.
+type Asked<T> = std::result::Result<Query<T>, QueryRejection>;
+
+async fn events(
+    State(shared): State<Shared>,
+    query: Asked<api::EventsQuery>,
+) -> Answer<api::Events> {
+    seen(shared, query, Traffic::events).await
+}
+
+async fn top(State(shared): State<Shared>, query: Asked<api::TopQuery>) -> Answer<api::Top> {
+    seen(shared, query, Traffic::top).await
+}
+
+async fn history(State(shared): State<Shared>) -> Answer<api::History> {
+    seen(shared, Ok(Query(())), |traffic, ()| Ok(traffic.history())).await
+}
+
+async fn suggest(
+    State(shared): State<Shared>,
+    query: Asked<api::SuggestQuery>,
+) -> Answer<api::Suggestions> {
+    seen(shared, query, Traffic::suggest).await
 }
 
 async fn limits(State(shared): State<Shared>) -> Answer<crate::api::Limits> {
@@ -642,7 +695,7 @@ async fn list_remove(
 
 async fn explain(
     State(shared): State<Shared>,
-    question: std::result::Result<Query<api::Question>, QueryRejection>,
+    question: Asked<api::Question>,
 ) -> Answer<api::Explanation> {
     let Query(question) = question.map_err(|error| invalid(&error.body_text()))?;
     answer(shared.run(move |service| running(service)?.explain(&question)).await)

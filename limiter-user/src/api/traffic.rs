@@ -53,7 +53,7 @@ pub struct EventsQuery {
 }
 
 /// `GET /v1/events`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Events {
     /// [`super::SCHEMA_VERSION`].
     pub schema_version: u32,

@@ -4,6 +4,7 @@ use std::{
     io::Write as _,
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::Arc,
 };
 
 use clap::{Parser, ValueEnum};
@@ -23,6 +24,7 @@ use limiter_user::{
     sizing::{self, Sizing, Wish},
     sockets::{self, Sockets},
     state::{State, Store},
+    traffic::Traffic,
 };
 use tokio::{
     runtime::{Handle, Runtime},
@@ -238,6 +240,7 @@ fn start_log(format: LogFormat) -> WorkerGuard {
 /// What runs, once it is started.
 struct Started {
     service: Service,
+    traffic: Arc<Traffic>,
     sockets: Sockets,
     reports: Reports,
     interrupt: Signal,
@@ -306,11 +309,13 @@ fn start(arguments: &Arguments) -> Result<Option<Started>> {
     };
     let service = Service::start(Parts { plane, plan, startup, store, state, wish })?;
     announce(&service, arguments);
-    Ok(Some(Started { service, sockets, reports, interrupt, terminate, hangup }))
+    let traffic = Arc::new(Traffic::default());
+    Ok(Some(Started { service, traffic, sockets, reports, interrupt, terminate, hangup }))
 }
 
 async fn serve(started: Started) -> Result<()> {
-    let Started { service, sockets, reports, mut interrupt, mut terminate, hangup } = started;
+    let Started { service, traffic, sockets, reports, mut interrupt, mut terminate, hangup } =
+        started;
     let _told = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let shutdown = async move {
         let name = tokio::select! {
@@ -320,7 +325,7 @@ async fn serve(started: Started) -> Result<()> {
         tracing::info!("{name}: stopping");
         let _told = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     };
-    let left = server::serve(sockets, service, hangup, shutdown).await;
+    let left = server::serve(sockets, service, traffic, hangup, shutdown).await;
     drop(reports);
     match left? {
         Some(mut service) if service.keeps_protection() => {
