@@ -30,4 +30,4 @@ pub mod verdict;
 /// Version of everything that outlives a process: map layouts, map names and
 /// what their contents mean. It is part of the pin directory's name; raise it
 /// whenever one of them changes.
-pub const ABI_VERSION: u32 = 4;
+pub const ABI_VERSION: u32 = 5;

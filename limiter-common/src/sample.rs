@@ -14,10 +14,13 @@
 //! For packets that are no sample this costs two comparisons with words that
 //! lie beside the counter.
 
-use crate::verdict::{Reason, Verdict};
+use crate::stats;
 
 /// Bytes of a packet that are shown.
 pub const SHOWN: usize = 256;
+/// Size of the ring buffer: half a second of ten reasons at 700 samples per
+/// second each.
+pub const RING_BYTES: u32 = 1 << 20;
 /// Means of a gap are at most this.
 const MAX_MEAN: u64 = 1 << 24;
 /// A row whose last try is so many times the aimed time ago shows its next
@@ -136,32 +139,34 @@ const fn low(number: u64) -> u32 {
     (number & 0xffff_ffff) as u32
 }
 
-/// What a CPU has shown of a verdict and reason in the present window.
+/// What a CPU has shown of a verdict and reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Spent {
-    /// When the window began, in timer ticks.
+pub struct Budget {
+    /// When the present window began, in timer ticks.
     since: u32,
     /// Samples since then.
     samples: u32,
+    /// Samples that there was no room for.
+    pub lost: u64,
 }
 
-impl Spent {
-    /// Number of these words on a CPU.
-    pub const COUNT: u32 = 128;
+impl Budget {
+    /// Number of these on a CPU.
+    pub const COUNT: u32 = stats::POLICY_ROWS;
 
-    /// Which of them a verdict and reason have; below [`Spent::COUNT`].
+    /// Which of them a row of counters has: one for each verdict and reason.
     #[inline(always)]
     #[must_use]
-    pub const fn index(verdict: Verdict, reason: Reason) -> u32 {
-        ((verdict as u32) << 5 | reason as u32) & (Self::COUNT - 1)
+    pub const fn index(row: u32) -> u32 {
+        row % Self::COUNT
     }
 
-    /// Whether one more fits the budget, which it is taken from then.
+    /// Whether one more sample fits, which is taken from the budget then.
     #[inline(always)]
     pub const fn pay(&mut self, tick: u64, pace: Pace) -> bool {
         if low(tick).wrapping_sub(self.since) >= pace.window {
-            *self = Self { since: low(tick), samples: 0 };
+            (self.since, self.samples) = (low(tick), 0);
         }
         if self.samples >= pace.budget {
             return false;
@@ -170,6 +175,10 @@ impl Spent {
         true
     }
 }
+
+// SAFETY: words without padding; every bit pattern is a value.
+#[cfg(not(target_arch = "bpf"))]
+unsafe impl aya::Pod for Budget {}
 
 /// A sample as it stands in the ring buffer.
 #[derive(Clone, Copy, Debug)]
@@ -192,7 +201,36 @@ pub struct Sample {
     pub bytes: [u8; SHOWN],
 }
 
-const _: () = assert!(size_of::<Sampling>() == 16 && size_of::<Spent>() == 8);
+impl Sample {
+    /// From its bytes in the ring buffer, if it is one.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (time, rest) = bytes.split_first_chunk()?;
+        let (words, rest) = rest.split_first_chunk::<24>()?;
+        let word = |at: usize| -> Option<u32> {
+            Some(u32::from_ne_bytes(*words.get(at * 4..)?.first_chunk()?))
+        };
+        let sample = Self {
+            time_ns: u64::from_ne_bytes(*time),
+            weight: word(0)?,
+            length: word(1)?,
+            interface: word(2)?,
+            row: word(3)?,
+            shown: word(4)?,
+            _padding: 0,
+            bytes: *rest.first_chunk()?,
+        };
+        (rest.len() == SHOWN && sample.shown <= SHOWN as u32).then_some(sample)
+    }
+
+    /// The bytes that are of the packet.
+    #[must_use]
+    pub fn packet(&self) -> &[u8] {
+        self.bytes.get(..self.shown as usize).unwrap_or_default()
+    }
+}
+
+const _: () = assert!(size_of::<Sampling>() == 16 && size_of::<Budget>() == 16);
 const _: () = assert!(size_of::<Sample>() == 32 + SHOWN && align_of::<Sample>() == 8);
 
 #[cfg(test)]
@@ -214,7 +252,7 @@ mod tests {
 
     struct Row {
         sampling: Sampling,
-        spent: Spent,
+        budget: Budget,
         packets: u64,
         random: Random,
         pace: Pace,
@@ -222,8 +260,8 @@ mod tests {
 
     impl Row {
         fn new(seed: u32, pace: Pace) -> Self {
-            let (sampling, spent) = (Sampling::default(), Spent::default());
-            Self { sampling, spent, packets: 0, random: Random(seed), pace }
+            let (sampling, budget) = (Sampling::default(), Budget::default());
+            Self { sampling, budget, packets: 0, random: Random(seed), pace }
         }
 
         /// What a packet weighs as a sample, if it is one.
@@ -232,7 +270,7 @@ mod tests {
             if !self.sampling.is_due(self.packets, tick, self.pace) {
                 return None;
             }
-            let weight = self.spent.pay(tick, self.pace).then(|| {
+            let weight = self.budget.pay(tick, self.pace).then(|| {
                 let weight = self.sampling.weight(self.packets);
                 self.sampling.sampled(self.packets);
                 weight

@@ -2,6 +2,7 @@
 
 use crate::{
     level::MAX_POLICIES,
+    sample::Sampling,
     verdict::{Reason, Verdict},
 };
 
@@ -11,11 +12,11 @@ pub const NO_POLICY: u32 = MAX_POLICIES;
 /// Rows per (policy, verdict); a power of two with room for more reasons.
 const REASON_SLOTS: u32 = 32;
 /// Rows per policy; a power of two with room for one more verdict.
-const POLICY_ROWS: u32 = REASON_SLOTS * 4;
+pub const POLICY_ROWS: u32 = REASON_SLOTS * 4;
 /// Rows of the counter array of one interface.
 pub const ROWS: u32 = (MAX_POLICIES + 1) * POLICY_ROWS;
 
-/// One row of the per-CPU counter array.
+/// What was counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Counter {
@@ -25,7 +26,18 @@ pub struct Counter {
     pub bytes: u64,
 }
 
+/// One row of the per-CPU counter array.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Row {
+    /// What was counted in it.
+    pub counter: Counter,
+    /// Which of it was shown.
+    pub sampling: Sampling,
+}
+
 const _: () = assert!(size_of::<Counter>() == 16 && align_of::<Counter>() == 8);
+const _: () = assert!(size_of::<Row>() == 32 && align_of::<Row>() == 8);
 const _: () = assert!(Reason::ALL.len() <= REASON_SLOTS as usize);
 
 /// The row in which a decision is counted; always below [`ROWS`].
@@ -36,6 +48,14 @@ pub const fn row(policy: u32, verdict: Verdict, reason: Reason) -> u32 {
     policy * POLICY_ROWS + verdict as u32 * REASON_SLOTS + reason as u32
 }
 
+/// The decision that is counted in a row: policy, verdict, reason.
+#[must_use]
+pub fn of_row(row: u32) -> Option<(u32, Verdict, Reason)> {
+    let verdict = Verdict::ALL.get((row % POLICY_ROWS / REASON_SLOTS) as usize)?;
+    let reason = Reason::ALL.get((row % REASON_SLOTS) as usize)?;
+    (row < ROWS).then_some((row / POLICY_ROWS, *verdict, *reason))
+}
+
 /// Every row of one policy, with what it stands for.
 pub fn rows(policy: u32) -> impl Iterator<Item = (u32, Verdict, Reason)> {
     Verdict::ALL.into_iter().flat_map(move |verdict| {
@@ -43,9 +63,9 @@ pub fn rows(policy: u32) -> impl Iterator<Item = (u32, Verdict, Reason)> {
     })
 }
 
-// SAFETY: two u64 without padding; every bit pattern is a value.
+// SAFETY: words without padding; every bit pattern is a value.
 #[cfg(not(target_arch = "bpf"))]
-unsafe impl aya::Pod for Counter {}
+unsafe impl aya::Pod for Row {}
 
 #[cfg(test)]
 mod tests {
@@ -57,9 +77,11 @@ mod tests {
         for policy in 0..=NO_POLICY {
             for (row, verdict, reason) in rows(policy) {
                 assert!(row < ROWS, "{policy} {verdict:?} {reason:?}");
+                assert_eq!(of_row(row), Some((policy, verdict, reason)));
                 assert!(seen.insert(row), "{policy} {verdict:?} {reason:?} shares its row");
             }
         }
+        assert!((0..ROWS + 100).all(|row| of_row(row).is_some() == seen.contains(&row)));
         assert_eq!(seen.len(), 65 * 3 * Reason::ALL.len());
     }
 }

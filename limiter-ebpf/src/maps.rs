@@ -8,6 +8,7 @@ use aya_ebpf::{
     btf_maps::{Array, HashMap, LpmTrie, LruPerCpuHashMap, PerCpuArray, lpm_trie},
     helpers::generated::bpf_map_lookup_percpu_elem,
     macros::btf_map,
+    programs::XdpContext,
 };
 use limiter_common::{
     bucket::{Bucket, Clock, Lease, LeaseCell},
@@ -17,13 +18,13 @@ use limiter_common::{
     lists::{self, Contents, ExactKey, Listing},
     policy::{GENERATIONS, Ruleset},
     source::{Key4, Key6, Seed, Total},
-    stats::{self, Counter},
+    stats::{self, Row},
     tables::{Buckets, Full, Sources, Tables},
     tracked::{WORDS, Words},
     verdict::{Decision, Reason},
 };
 
-use crate::{clock, steps, word::MapWord};
+use crate::{clock, samples, steps, word::MapWord};
 
 /// Entries of the source maps unless the loader says otherwise.
 const DEFAULT_SOURCES: usize = 16_384;
@@ -89,7 +90,7 @@ static LISTED: Array<u64, { lists::WORDS as usize }> = Array::new();
 
 /// Counters of one interface.
 #[btf_map]
-static STATS: PerCpuArray<Counter, { stats::ROWS as usize }> = PerCpuArray::new();
+pub(crate) static STATS: PerCpuArray<Row, { stats::ROWS as usize }> = PerCpuArray::new();
 
 /// When each CPU last reported trouble, in timer ticks.
 #[btf_map]
@@ -101,7 +102,7 @@ static CPUS: Global<u32> = Global::new(1);
 
 /// Number of the interface, set at load.
 #[unsafe(no_mangle)]
-static INTERFACE: Global<u32> = Global::new(0);
+pub(crate) static INTERFACE: Global<u32> = Global::new(0);
 
 /// Random numbers for hashes, set at load.
 #[unsafe(no_mangle)]
@@ -111,16 +112,17 @@ static SEED0: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 static SEED1: Global<u64> = Global::new(0);
 
-/// Counts one packet under its decision.
+/// Counts one packet under its decision, and shows it if it is to be a sample.
 #[inline(always)]
-pub(crate) fn count(decision: &Decision) {
-    let row = stats::row(decision.policy, decision.verdict, decision.reason);
-    if let Some(counter) = STATS.get_ptr_mut(row) {
+pub(crate) fn count(ctx: &XdpContext, decision: &Decision) {
+    let number = stats::row(decision.policy, decision.verdict, decision.reason);
+    if let Some(row) = STATS.get_ptr_mut(number) {
         // SAFETY: this CPU's own value, and no other program interrupts this
         // one on its CPU to write there.
-        let counter = unsafe { &mut *counter };
-        counter.packets += 1;
-        counter.bytes += u64::from(decision.bytes);
+        let row = unsafe { &mut *row };
+        row.counter.packets += 1;
+        row.counter.bytes += u64::from(decision.bytes);
+        samples::take_if_due(ctx, number, row, decision);
     }
 }
 

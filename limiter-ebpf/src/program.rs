@@ -21,7 +21,7 @@ use crate::{
 #[xdp(frags)]
 fn limiterd(ctx: XdpContext) -> u32 {
     let decision = decide(&XdpFrame::new(&ctx), &KernelTables);
-    maps::count(&decision);
+    maps::count(&ctx, &decision);
     if decision.reason.is_trouble() && maps::may_report() {
         report(&ctx, decision.reason);
     }

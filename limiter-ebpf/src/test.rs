@@ -9,6 +9,7 @@ mod frame;
 mod kernel;
 mod maps;
 mod program;
+mod samples;
 mod steps;
 mod word;
 

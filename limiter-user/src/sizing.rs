@@ -12,8 +12,9 @@ use limiter_common::{
     gate::{CELLS, TOTALS},
     lists,
     policy::{GENERATIONS, Ruleset},
+    sample::{Budget, RING_BYTES},
     source::{Key4, Key6},
-    stats::{Counter, ROWS},
+    stats::{ROWS, Row},
     tracked::WORDS,
 };
 
@@ -121,7 +122,9 @@ impl Sizing {
             + array_bytes::<[u64; 2]>(WORDS)
             + array_bytes::<u64>(CELLS)
             + per_cpu_array_bytes::<Bucket>(TOTALS, cpus)
-            + u64::from(interfaces) * (REPORTS + per_cpu_array_bytes::<Counter>(ROWS, cpus));
+            + per_cpu_array_bytes::<Budget>(Budget::COUNT, cpus)
+            + u64::from(RING_BYTES)
+            + u64::from(interfaces) * (REPORTS + per_cpu_array_bytes::<Row>(ROWS, cpus));
         Ok(Self { max_sources, cpus, tick_ns: tick_ns(), maps_bytes })
     }
 
@@ -190,7 +193,7 @@ mod tests {
     #[test]
     fn the_default_fits_a_small_server_and_a_large_one() {
         for (cpus, sources, mebibytes) in
-            [(1, 262_144, 58), (2, 262_144, 66), (64, 65_536, 154), (384, 65_536, 837)]
+            [(1, 262_144, 59), (2, 262_144, 68), (64, 65_536, 163), (384, 65_536, 887)]
         {
             let sizing = Sizing::new(cpus, 1, Wish::Default).unwrap();
             assert_eq!(sizing.max_sources, sources, "{cpus} CPUs");

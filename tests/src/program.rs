@@ -113,6 +113,20 @@ impl Program {
         Self::load_on(0, rules, policies, max_sources, None)
     }
 
+    /// The same, with so many samples per second of each verdict and reason.
+    ///
+    /// # Panics
+    /// If the kernel refuses.
+    #[must_use]
+    pub fn load_showing(
+        samples: u32,
+        rules: impl Into<Compiled>,
+        policies: u32,
+        max_sources: u32,
+    ) -> Self {
+        Self::load_as(0, samples, &rules.into(), policies, max_sources, None)
+    }
+
     /// The same for the interface of this number, and with what tests fix.
     ///
     /// # Panics
@@ -125,16 +139,27 @@ impl Program {
         max_sources: u32,
         fixed: Option<Fixed>,
     ) -> Self {
+        Self::load_as(interface, 0, &rules.into(), policies, max_sources, fixed)
+    }
+
+    fn load_as(
+        interface: u32,
+        samples: u32,
+        rules: &Compiled,
+        policies: u32,
+        max_sources: u32,
+        fixed: Option<Fixed>,
+    ) -> Self {
         let loads = interface + 1;
         let options = Options {
             pin_dir: PathBuf::from(BPF_FS).join("limiterd"),
             interfaces: (0..loads).map(|number| format!("test{number}")).collect(),
+            samples,
             spares: 0,
             sizing: Sizing::new(cpus(), loads, Wish::Sources(max_sources)).expect("in range"),
             fixed,
         };
-        let mut plane =
-            Plane::load(&options, &rules.into()).unwrap_or_else(|error| panic!("{error}"));
+        let mut plane = Plane::load(&options, rules).unwrap_or_else(|error| panic!("{error}"));
         let runner = open(&mut plane, interface);
         Self { plane, interface, policies, runner }
     }

@@ -10,8 +10,9 @@ use limiter_common::{
     gate::{CELLS, TOTALS},
     lists::{self, ExactKey, Listing},
     policy::{GENERATIONS, Ruleset},
+    sample::{Budget, RING_BYTES},
     source::{Key4, Key6},
-    stats::{Counter, ROWS},
+    stats::{ROWS, Row},
     tracked::WORDS,
 };
 use limiter_user::{object::LIMITER, plane::PROGRAM};
@@ -21,6 +22,7 @@ const ARRAY: u32 = 2;
 const PERCPU_ARRAY: u32 = 6;
 const LRU_PERCPU_HASH: u32 = 10;
 const LPM_TRIE: u32 = 11;
+const RINGBUF: u32 = 27;
 /// The kernel cuts longer names.
 const LONGEST_NAME: usize = 15;
 
@@ -44,8 +46,10 @@ fn maps_have_the_types_and_sizes_of_the_core() {
         ("LISTS_EXACT", (HASH, size(size_of::<ExactKey>()), size(size_of::<Listing>()))),
         ("LISTS_PREFIX", (LPM_TRIE, 4 + 16, size(size_of::<Listing>()))),
         ("LISTED", (ARRAY, 4, 8)),
-        ("STATS", (PERCPU_ARRAY, 4, size(size_of::<Counter>()))),
+        ("STATS", (PERCPU_ARRAY, 4, size(size_of::<Row>()))),
         ("REPORTED", (PERCPU_ARRAY, 4, 8)),
+        ("EVENTS", (RINGBUF, 0, 0)),
+        ("BUDGETS", (PERCPU_ARRAY, 4, size(size_of::<Budget>()))),
     ]);
     let object = object();
     for (name, shape) in expected {
@@ -60,6 +64,8 @@ fn maps_have_the_types_and_sizes_of_the_core() {
     assert_eq!(object.maps["CLASSES"].max_entries(), CLASSES * GENERATIONS);
     assert_eq!(object.maps["LISTED"].max_entries(), lists::WORDS);
     assert_eq!(object.maps["STATS"].max_entries(), ROWS);
+    assert_eq!(object.maps["EVENTS"].max_entries(), RING_BYTES);
+    assert_eq!(object.maps["BUDGETS"].max_entries(), Budget::COUNT);
     assert_eq!(object.programs.keys().collect::<Vec<_>>(), [PROGRAM]);
     assert_eq!(object.license.to_str(), Ok("Dual MIT/GPL"));
 }

@@ -124,6 +124,11 @@ struct Arguments {
     #[arg(long, value_name = "N", default_value_t = plane::DEFAULT_SPARES, value_parser = clap::value_parser!(u32).range(0..=16))]
     spare_interfaces: u32,
 
+    /// Packets of each reason that are shown, per second on the whole host: by
+    /// events, top, capture and suggest; 0 for none
+    #[arg(long, value_name = "N", default_value_t = plane::DEFAULT_SAMPLES, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    samples: u32,
+
     /// Form of the log on standard error
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
@@ -293,6 +298,7 @@ fn start(arguments: &Arguments) -> Result<Option<Started>> {
         interfaces: plan.interfaces.clone(),
         spares: arguments.spare_interfaces,
         sizing,
+        samples: arguments.samples,
         fixed: None,
     };
     let mut plane = Plane::begin(begin, &options, &state)?;

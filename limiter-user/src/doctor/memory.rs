@@ -57,7 +57,7 @@ mod tests {
         ] {
             let finding = need(sizing, Some(available)).unwrap();
             assert_eq!(finding.level, level);
-            assert!(finding.finding.contains("66") || finding.finding.contains("67"), "{finding}");
+            assert!(finding.finding.contains("68") || finding.finding.contains("69"), "{finding}");
             assert_eq!(finding.mend.is_some(), level != Level::Ok);
         }
         assert_eq!(need(sizing, None), None);

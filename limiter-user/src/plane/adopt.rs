@@ -9,7 +9,7 @@ use aya::{
 use limiter_common::{
     control::Control,
     policy::Ruleset,
-    stats::{self, Counter},
+    stats::{self, Row},
 };
 
 use super::{
@@ -156,7 +156,7 @@ impl Start {
     }
 
     /// Counters that an earlier daemon left and that are not used again.
-    pub(super) fn former_counters(&self) -> Result<Vec<PerCpuArray<MapData, Counter>>> {
+    pub(super) fn former_counters(&self) -> Result<Vec<PerCpuArray<MapData, Row>>> {
         let live = self.pins.live();
         let mut former = Vec::new();
         for path in self.pins.counters()? {
@@ -184,7 +184,7 @@ impl Start {
 fn is_counters(path: &Path) -> bool {
     MapInfo::from_pin(path).is_ok_and(|info| {
         matches!(info.map_type(), Ok(MapType::PerCpuArray))
-            && info.value_size() as usize == size_of::<Counter>()
+            && info.value_size() as usize == size_of::<Row>()
             && info.max_entries() == stats::ROWS
     })
 }

@@ -8,7 +8,7 @@ use aya::{
     programs::{ProgramError, Xdp},
 };
 
-use limiter_common::source::Seed;
+use limiter_common::{sample::Pace, source::Seed};
 
 use super::{Instance, PROGRAM, chain, errno};
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Maps that all loads share.
-pub(super) const SHARED: [&str; 12] = [
+pub(super) const SHARED: [&str; 14] = [
     "SOURCES4",
     "SOURCES6",
     "TOTALS",
@@ -30,6 +30,8 @@ pub(super) const SHARED: [&str; 12] = [
     "LISTS_EXACT",
     "LISTS_PREFIX",
     "LISTED",
+    "EVENTS",
+    "BUDGETS",
 ];
 
 /// Pin of the counters of a number.
@@ -48,6 +50,7 @@ pub(super) fn instance(
     directory: &Path,
     sizing: Sizing,
     seed: Seed,
+    pace: Pace,
     object: Option<&[u8]>,
 ) -> Result<Instance> {
     let object = object.ok_or_else(|| {
@@ -61,6 +64,9 @@ pub(super) fn instance(
         .override_global("INTERFACE", &number, true)
         .override_global("SEED0", &seed[0], true)
         .override_global("SEED1", &seed[1], true)
+        .override_global("PACE_EVERY", &pace.every, true)
+        .override_global("PACE_WINDOW", &pace.window, true)
+        .override_global("PACE_BUDGET", &pace.budget, true)
         .map_max_entries("SOURCES4", sizing.max_sources)
         .map_max_entries("SOURCES6", sizing.max_sources)
         .map_pin_path("STATS", directory.join(&stats));

@@ -27,8 +27,9 @@ use limiter_common::{
     bucket::Bucket,
     control::Live,
     lists::Listing,
+    sample::Pace,
     source::{Key4, Key6, Seed, Total},
-    stats::{self, Counter},
+    stats::{self, Counter, Row},
     verdict::{Reason, Verdict},
 };
 
@@ -59,6 +60,10 @@ pub const PROGRAM: &str = "limiterd";
 /// otherwise: each costs memory for its counters.
 pub const DEFAULT_SPARES: u32 = 1;
 
+/// Samples of each verdict and reason per second, unless the operator says
+/// otherwise.
+pub const DEFAULT_SAMPLES: u32 = 2000;
+
 /// What to load and where to pin it.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -71,6 +76,9 @@ pub struct Options {
     pub spares: u32,
     /// Sizes of the maps.
     pub sizing: Sizing,
+    /// Samples of each verdict and reason that are aimed at, per second on the
+    /// whole host; 0 for none.
+    pub samples: u32,
     /// What tests fix, so that a run can be repeated.
     pub fixed: Option<Fixed>,
 }
@@ -89,7 +97,7 @@ pub struct Instance {
     pub interface: Option<String>,
     /// The object: program and maps.
     pub ebpf: Ebpf,
-    counters: PerCpuArray<MapData, Counter>,
+    counters: PerCpuArray<MapData, Row>,
     attachment: Option<Attachment>,
 }
 
@@ -143,7 +151,7 @@ pub struct Plane {
     pins: Pins,
     sizing: Sizing,
     /// Counters of an earlier daemon, until they are carried over.
-    former: Vec<PerCpuArray<MapData, Counter>>,
+    former: Vec<PerCpuArray<MapData, Row>>,
 }
 
 impl Plane {
@@ -183,10 +191,14 @@ impl Plane {
         let is_adopted = start.load().is_some();
         let pins = start.pins;
         let staging = pins.staging();
+        let online = aya::util::online_cpus().map_or(options.sizing.cpus, |online| {
+            u32::try_from(online.len()).unwrap_or(options.sizing.cpus)
+        });
+        let pace = Pace::new(options.samples, online, options.sizing.tick_ns);
         let instances = (0u32..)
             .zip(interfaces)
             .map(|(number, interface)| {
-                load::instance(interface, number, &staging, options.sizing, seed, object)
+                load::instance(interface, number, &staging, options.sizing, seed, pace, object)
             })
             .collect::<Result<Vec<_>>>()?;
         let last = state.rules.iter().map(|rules| rules.generation).max().unwrap_or_default();
@@ -285,7 +297,7 @@ impl Plane {
         let instance = self.instances.get_mut(number).ok_or_else(no_such_instance)?;
         for it in counts {
             let row = stats::row(it.policy, it.verdict, it.reason);
-            let zero = vec![Counter::default(); self.sizing.cpus as usize];
+            let zero = vec![Row::default(); self.sizing.cpus as usize];
             let zero = PerCpuValues::try_from(zero)
                 .map_err(|error| Error::failed(format!("cannot clear the counters: {error}")))?;
             instance.counters.set(row, zero, 0).map_err(|error| unreadable(&error))?;
@@ -567,18 +579,15 @@ fn no_such_instance() -> Error {
 }
 
 /// Adds what is counted under a policy, over all CPUs.
-fn count(
-    counters: &PerCpuArray<MapData, Counter>,
-    policy: u32,
-    counts: &mut Vec<Count>,
-) -> Result<()> {
+fn count(counters: &PerCpuArray<MapData, Row>, policy: u32, counts: &mut Vec<Count>) -> Result<()> {
     for (row, verdict, reason) in stats::rows(policy) {
         let values = counters.get(&row, 0).map_err(|error| {
             Error::failed(format!("cannot read the counters: {}", chain(&error)))
         })?;
-        let counter = values.iter().fold(Counter::default(), |sum, value| Counter {
-            packets: sum.packets + value.packets,
-            bytes: sum.bytes + value.bytes,
+        let counters = values.iter().map(|row| row.counter);
+        let counter = counters.fold(Counter::default(), |sum, it| Counter {
+            packets: sum.packets + it.packets,
+            bytes: sum.bytes + it.bytes,
         });
         if counter != Counter::default() {
             counts.push(Count { policy, verdict, reason, counter });
