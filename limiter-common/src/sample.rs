@@ -220,7 +220,7 @@ impl Sample {
             _padding: 0,
             bytes: *rest.first_chunk()?,
         };
-        (rest.len() == SHOWN && sample.shown <= SHOWN as u32).then_some(sample)
+        (rest.len() == SHOWN && sample.shown as usize <= SHOWN).then_some(sample)
     }
 
     /// The bytes that are of the packet.

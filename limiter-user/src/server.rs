@@ -28,6 +28,7 @@ use tokio::{
     net::UnixListener,
     signal::unix::Signal,
     sync::{Semaphore, watch},
+    time::MissedTickBehavior,
 };
 use tower_http::timeout::TimeoutLayer;
 
@@ -38,6 +39,7 @@ use crate::{
     interface,
     lists::List,
     openapi,
+    plane::Samples,
     service::{Caller, Service},
     sockets::Sockets,
     traffic::Traffic,
@@ -61,6 +63,13 @@ const MAX_CONNECTIONS: usize = 256;
 const MAX_CONNECTIONS_OF_USER: usize = 64;
 /// Time between two looks at the interfaces.
 const WATCH_INTERVAL: Duration = Duration::from_secs(2);
+/// How often the counters are read.
+const COUNT_INTERVAL: Duration = Duration::from_secs(1);
+/// How often samples are taken from the kernel: the ring buffer holds those of
+/// ten times as long.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
+/// More than the ring buffer holds.
+const MAX_SAMPLES_AT_ONCE: usize = 4096;
 /// Time in which several changes of an interface count as one.
 const SETTLE_TIME: Duration = Duration::from_millis(20);
 /// Pause after a connection that could not be accepted.
@@ -136,7 +145,7 @@ fn running(service: &mut Option<Service>) -> Result<&mut Service> {
 pub async fn serve(
     sockets: Sockets,
     service: Service,
-    traffic: Arc<Traffic>,
+    (traffic, samples): (Arc<Traffic>, Samples),
     hangup: Signal,
     shutdown: impl Future<Output = ()>,
 ) -> Result<Option<Service>> {
@@ -156,6 +165,8 @@ pub async fn serve(
         () = accept(admin_socket, admin) => {}
         () = accept(read_socket, read) => {}
         () = watch_shield(&shared) => {}
+        () = watch_traffic(&shared) => {}
+        () = take_samples(&shared, samples) => {}
         () = reload_on_hangup(&shared, hangup) => {}
         () = shutdown => {}
         () = detached(stopped) => {}
@@ -271,6 +282,36 @@ async fn watch_shield(shared: &Shared) {
             tracing::info!("no longer so: {problem}");
         }
         known = problems;
+    }
+}
+
+/// Reads the counters once a second, for all who look at what passes in one.
+async fn watch_traffic(shared: &Shared) {
+    let mut ticks = tokio::time::interval(COUNT_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let read = |service: &mut Option<Service>| running(service)?.counted();
+        // The next reading is not far.
+        if let Ok((counts, names)) = shared.run(read).await {
+            shared.traffic.count(&counts, names);
+        }
+    }
+}
+
+/// Takes what the programs show, many at a time: packets wake nobody.
+async fn take_samples(shared: &Shared, mut samples: Samples) {
+    let mut ticks = tokio::time::interval(SAMPLE_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut next_look = tokio::time::Instant::now();
+    loop {
+        let now = ticks.tick().await;
+        let lost = (now >= next_look).then(|| samples.lost().ok()).flatten();
+        if lost.is_some() {
+            next_look = now + COUNT_INTERVAL;
+        }
+        let at_most = samples.by_ref().take(MAX_SAMPLES_AT_ONCE);
+        shared.traffic.note(at_most, lost);
     }
 }
 

@@ -15,7 +15,7 @@ use limiter_user::{
     doctor,
     error::{Error, Kind, Result},
     gate::Gate,
-    plane::{self, Options, Plane, Reports},
+    plane::{self, Options, Plane, Reports, Samples},
     policies::Policies,
     privileges,
     rate::{Burst, PacketRate},
@@ -246,6 +246,7 @@ fn start_log(format: LogFormat) -> WorkerGuard {
 struct Started {
     service: Service,
     traffic: Arc<Traffic>,
+    samples: Samples,
     sockets: Sockets,
     reports: Reports,
     interrupt: Signal,
@@ -308,6 +309,7 @@ fn start(arguments: &Arguments) -> Result<Option<Started>> {
     let terminate = listen(SignalKind::terminate())?;
     let hangup = listen(SignalKind::hangup())?;
     let reports = plane.forward_reports();
+    let samples = plane.samples()?;
     let wish = match settings.daemon.xdp_mode {
         config::XdpMode::Auto => plane::Wish::Auto,
         config::XdpMode::Native => plane::Wish::Native,
@@ -316,12 +318,20 @@ fn start(arguments: &Arguments) -> Result<Option<Started>> {
     let service = Service::start(Parts { plane, plan, startup, store, state, wish })?;
     announce(&service, arguments);
     let traffic = Arc::new(Traffic::default());
-    Ok(Some(Started { service, traffic, sockets, reports, interrupt, terminate, hangup }))
+    Ok(Some(Started { service, traffic, samples, sockets, reports, interrupt, terminate, hangup }))
 }
 
 async fn serve(started: Started) -> Result<()> {
-    let Started { service, traffic, sockets, reports, mut interrupt, mut terminate, hangup } =
-        started;
+    let Started {
+        service,
+        traffic,
+        samples,
+        sockets,
+        reports,
+        mut interrupt,
+        mut terminate,
+        hangup,
+    } = started;
     let _told = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let shutdown = async move {
         let name = tokio::select! {
@@ -331,7 +341,7 @@ async fn serve(started: Started) -> Result<()> {
         tracing::info!("{name}: stopping");
         let _told = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     };
-    let left = server::serve(sockets, service, traffic, hangup, shutdown).await;
+    let left = server::serve(sockets, service, (traffic, samples), hangup, shutdown).await;
     drop(reports);
     match left? {
         Some(mut service) if service.keeps_protection() => {

@@ -11,6 +11,7 @@ mod load;
 mod pins;
 mod reports;
 mod rules;
+mod samples;
 
 use std::{
     collections::BTreeMap,
@@ -37,6 +38,7 @@ pub use self::{
     adopt::Start,
     attach::{Mode, Wish},
     reports::Reports,
+    samples::Samples,
 };
 pub(crate) use self::{
     attach::program_name,

@@ -7,9 +7,30 @@ use crate::{
     api::{self, SCHEMA_VERSION},
     error::{Error, Kind, Result},
     interface, plane,
+    traffic::Names,
 };
 
 impl Service {
+    /// What the counters of each interface say, and how it is called.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub fn counted(&self) -> Result<(Vec<Vec<plane::Count>>, Names)> {
+        let in_force = &self.in_force;
+        let names = in_force.policies.names();
+        let named = names.filter_map(|name| Some((in_force.numbers.row(name)?, name.to_owned())));
+        let sources = &in_force.policies.config().sources;
+        let names = Names {
+            policies: named.collect(),
+            interfaces: self.plane.names().map(|name| name.map(str::to_owned)).collect(),
+            source_bits: [sources.ipv4_prefix, sources.ipv6_prefix],
+        };
+        let counts = (0..names.interfaces.len())
+            .map(|number| self.plane.counts(number, in_force.numbers.rows()))
+            .collect::<Result<_>>()?;
+        Ok((counts, names))
+    }
+
     /// What was counted, on one interface or all, under one policy or all.
     ///
     /// # Errors

@@ -1,19 +1,71 @@
 //! What is seen of the traffic, apart from the shield itself: it is asked
 //! without waiting for the kernel, and a question costs no packet anything.
 
+mod history;
+mod names;
+mod packet;
+mod recent;
+mod top;
+mod window;
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::SystemTime,
+};
+
+use limiter_common::sample::Sample;
+
+pub use self::names::Names;
+use self::{history::Seconds, recent::Recent, window::Window};
 use crate::{
     api::{Events, EventsQuery, History, SuggestQuery, Suggestions, Top, TopQuery, What},
     error::Result,
+    plane::{Count, monotonic_ns},
 };
 
 /// What was seen lately.
 #[derive(Debug, Default)]
-pub struct Traffic {}
+pub struct Traffic(Mutex<Seen>);
+
+#[derive(Debug, Default)]
+struct Seen {
+    names: Names,
+    recent: Recent,
+    window: Window,
+    seconds: Seconds,
+    /// Samples that the kernel had no room for.
+    lost: u64,
+}
 
 impl Traffic {
+    /// Notes samples, and how many were lost so far. Takes them one after the
+    /// other, so that no question waits for long.
+    pub fn note(&self, samples: impl Iterator<Item = Sample>, lost: Option<u64>) {
+        let now = (SystemTime::now(), monotonic_ns());
+        for sample in samples {
+            let mut seen = self.seen();
+            seen.window.note(&sample, now.1);
+            let age = std::time::Duration::from_nanos(now.1.saturating_sub(sample.time_ns));
+            seen.recent.note(sample, now.0.checked_sub(age).unwrap_or(now.0));
+        }
+        let mut seen = self.seen();
+        seen.window.forget(now.1);
+        seen.lost = lost.unwrap_or(seen.lost);
+    }
+
+    /// Notes what the counters of each interface say now, and how what they
+    /// count is called. To be done once a second.
+    pub fn count(&self, counts: &[Vec<Count>], names: Names) {
+        let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let now = std::time::Duration::from_nanos(monotonic_ns()).as_secs_f64();
+        let mut seen = self.seen();
+        seen.names = names;
+        seen.seconds.read(counts, now, time.as_secs());
+    }
+
     /// Notes that something happened.
     pub fn tell(&self, what: What) {
-        let _ = what;
+        self.seen().recent.tell(what, SystemTime::now());
     }
 
     /// What happened.
@@ -21,8 +73,8 @@ impl Traffic {
     /// # Errors
     /// The query has an unknown name or an invalid prefix.
     pub fn events(&self, query: &EventsQuery) -> Result<Events> {
-        let _ = query;
-        Ok(Events::default())
+        let seen = self.seen();
+        seen.recent.events(query, &seen.names, seen.lost)
     }
 
     /// Who sends most.
@@ -30,14 +82,13 @@ impl Traffic {
     /// # Errors
     /// The query has an unknown name.
     pub fn top(&self, query: &TopQuery) -> Result<Top> {
-        let _ = query;
-        Ok(Top::default())
+        top::top(&self.seen(), query, monotonic_ns())
     }
 
     /// Packets per second of the last minutes.
     #[must_use]
     pub fn history(&self) -> History {
-        History::default()
+        self.seen().seconds.history()
     }
 
     /// Limits that would fit what was seen.
@@ -47,5 +98,9 @@ impl Traffic {
     pub fn suggest(&self, query: &SuggestQuery) -> Result<Suggestions> {
         let _ = query;
         Ok(Suggestions::default())
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

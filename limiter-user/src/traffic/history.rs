@@ -1,0 +1,141 @@
+//! What was counted in each of the last seconds.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use limiter_common::{
+    stats::{self, Counter},
+    verdict::Verdict,
+};
+
+use crate::{
+    api::{History, Rates, SCHEMA_VERSION},
+    plane::Count,
+};
+
+/// Seconds that are kept.
+const KEPT: usize = 300;
+/// A reading after so many seconds is no value of one second: the daemon, or
+/// the machine, was stopped in between.
+const LONGEST_STEP: f64 = 3.0;
+
+#[derive(Debug, Default)]
+pub(super) struct Seconds {
+    /// The latest counters, by interface and row.
+    before: Option<HashMap<(usize, u32), Counter>>,
+    /// When they were read, seconds of a clock that only goes forward, and
+    /// since 1970.
+    read: (f64, u64),
+    seconds: VecDeque<Second>,
+}
+
+/// What came in a second, by row, per second.
+#[derive(Debug, Default)]
+struct Second(BTreeMap<u32, (f64, f64)>);
+
+impl Seconds {
+    /// Takes up a reading of all counters, at `now` seconds of a clock that only
+    /// goes forward, `time` seconds after 1970.
+    pub(super) fn read(&mut self, counts: &[Vec<Count>], now: f64, time: u64) {
+        let mut present = HashMap::new();
+        let mut second = Second::default();
+        let step = now - self.read.0;
+        for (interface, count) in
+            counts.iter().enumerate().flat_map(|(at, counts)| counts.iter().map(move |it| (at, it)))
+        {
+            let row = stats::row(count.policy, count.verdict, count.reason);
+            present.insert((interface, row), count.counter);
+            let Some(before) = &self.before else {
+                continue;
+            };
+            let before = before.get(&(interface, row)).copied().unwrap_or_default();
+            // Counters that are cleared begin anew.
+            let since = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
+            let packets = since(count.counter.packets, before.packets);
+            let bytes = since(count.counter.bytes, before.bytes);
+            if packets > 0 {
+                let sum = second.0.entry(row).or_default();
+                sum.0 += float(packets) / step;
+                sum.1 += float(bytes) / step;
+            }
+        }
+        let is_first = self.before.replace(present).is_none();
+        self.read = (now, time);
+        if is_first || step <= 0.0 {
+            return;
+        }
+        if step > LONGEST_STEP {
+            self.seconds.clear();
+            return;
+        }
+        if self.seconds.len() == KEPT {
+            self.seconds.pop_front();
+        }
+        self.seconds.push_back(second);
+    }
+
+    pub(super) fn history(&self) -> History {
+        let mut history = History {
+            schema_version: SCHEMA_VERSION,
+            step_seconds: 1,
+            last: self.read.1,
+            passed: vec![0.0; self.seconds.len()],
+            bytes: vec![0.0; self.seconds.len()],
+            ..History::default()
+        };
+        for (at, Second(rows)) in self.seconds.iter().enumerate() {
+            for (row, (packets, bytes)) in rows {
+                let Some((_, verdict, reason)) = stats::of_row(*row) else {
+                    continue;
+                };
+                let series = match verdict {
+                    Verdict::Pass => &mut history.passed,
+                    Verdict::Drop => {
+                        series(&mut history.dropped, reason.name(), self.seconds.len())
+                    }
+                    Verdict::WouldDrop => {
+                        series(&mut history.would_drop, reason.name(), self.seconds.len())
+                    }
+                };
+                series[at] += packets;
+                history.bytes[at] += bytes;
+            }
+        }
+        history
+    }
+
+    /// Means over the last seconds by policy, of as many as there are up to
+    /// `seconds`.
+    pub(super) fn policies(&self, seconds: usize) -> BTreeMap<u32, Rates> {
+        let taken = self.seconds.len().min(seconds);
+        let mut policies = BTreeMap::<u32, Rates>::new();
+        for Second(rows) in self.seconds.iter().rev().take(taken) {
+            for (row, (packets, bytes)) in rows {
+                let Some((policy, verdict, _)) = stats::of_row(*row) else {
+                    continue;
+                };
+                let rates = policies.entry(policy).or_default();
+                let mean = packets / float(taken as u64);
+                match verdict {
+                    Verdict::Pass => rates.passed_pps += mean,
+                    Verdict::Drop => rates.dropped_pps += mean,
+                    Verdict::WouldDrop => rates.would_drop_pps += mean,
+                }
+                rates.bytes_per_second += bytes / float(taken as u64);
+            }
+        }
+        policies
+    }
+}
+
+fn series<'a>(
+    by_reason: &'a mut BTreeMap<String, Vec<f64>>,
+    reason: &str,
+    length: usize,
+) -> &'a mut Vec<f64> {
+    by_reason.entry(reason.into()).or_insert_with(|| vec![0.0; length])
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counters of a few seconds")]
+const fn float(number: u64) -> f64 {
+    number as f64
+}

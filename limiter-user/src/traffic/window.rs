@@ -1,0 +1,161 @@
+//! Who sends most, from the samples of the last seconds.
+//!
+//! A sample of weight w is one of w packets, each as likely to be it. So a sum
+//! of weights is right on average, with a variance of w (w - 1) for each
+//! sample in it (Horvitz and Thompson, 1952). The bound is four standard
+//! deviations, and what a CPU may have counted since its latest sample.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::Hash,
+    net::IpAddr,
+};
+
+use limiter_common::{
+    sample::Sample,
+    stats,
+    verdict::{Reason, Verdict},
+};
+
+use super::packet::Facts;
+use crate::api::Rates;
+
+/// Seconds that are looked back.
+pub(super) const SECONDS: u64 = 10;
+const WINDOW_NS: u64 = SECONDS * 1_000_000_000;
+/// More samples than the default pace gives for 13 reasons at once.
+const MAX_SAMPLES: usize = 262_144;
+const DEVIATIONS: f64 = 4.0;
+
+/// A sample, as far as it is needed here.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    time_ns: u64,
+    pub(super) source: Option<IpAddr>,
+    pub(super) protocol: Option<u8>,
+    pub(super) port: Option<u16>,
+    pub(super) row: u32,
+    pub(super) verdict: Verdict,
+    pub(super) reason: Reason,
+    weight: u32,
+    length: u32,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Window {
+    seen: VecDeque<Seen>,
+}
+
+impl Window {
+    /// Takes up a sample, unless it is older than the window: what lay there
+    /// while no daemon ran says nothing about the present.
+    pub(super) fn note(&mut self, sample: &Sample, now_ns: u64) {
+        let Some((row, verdict, reason)) = stats::of_row(sample.row) else {
+            return;
+        };
+        if sample.time_ns.saturating_add(WINDOW_NS) < now_ns {
+            return;
+        }
+        if self.seen.len() == MAX_SAMPLES {
+            self.seen.pop_front();
+        }
+        let facts = Facts::of(sample);
+        self.seen.push_back(Seen {
+            time_ns: sample.time_ns,
+            source: facts.source,
+            protocol: facts.protocol,
+            port: facts.destination_port,
+            row,
+            verdict,
+            reason,
+            weight: sample.weight,
+            length: sample.length,
+        });
+    }
+
+    /// Forgets what is too old.
+    pub(super) fn forget(&mut self, now_ns: u64) {
+        // Those of several CPUs are nearly in order.
+        while self.seen.front().is_some_and(|seen| seen.time_ns + WINDOW_NS < now_ns) {
+            self.seen.pop_front();
+        }
+    }
+
+    /// What is not too old.
+    pub(super) fn latest(&self, now_ns: u64) -> impl Iterator<Item = &Seen> {
+        self.seen.iter().filter(move |seen| seen.time_ns + WINDOW_NS >= now_ns)
+    }
+
+    /// Seconds that the samples stand for: less than the window if it is full.
+    pub(super) fn seconds(&self, now_ns: u64) -> f64 {
+        let full = self.seen.len() == MAX_SAMPLES;
+        let oldest = self.seen.front().filter(|_| full).map(|seen| seen.time_ns);
+        let span = oldest.map_or(WINDOW_NS, |oldest| now_ns.saturating_sub(oldest));
+        #[expect(clippy::cast_precision_loss, reason = "a few seconds")]
+        let seconds = span as f64 / 1e9;
+        seconds.max(0.001)
+    }
+}
+
+/// Sums over the samples of one key.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sum {
+    passed: f64,
+    dropped: f64,
+    would_drop: f64,
+    bytes: f64,
+    variance: f64,
+    heaviest: f64,
+    reasons: Vec<(Reason, f64)>,
+}
+
+impl Sum {
+    fn add(&mut self, seen: &Seen) {
+        let weight = f64::from(seen.weight);
+        match seen.verdict {
+            Verdict::Pass => self.passed += weight,
+            Verdict::Drop => self.dropped += weight,
+            Verdict::WouldDrop => self.would_drop += weight,
+        }
+        if seen.verdict != Verdict::Pass {
+            match self.reasons.iter_mut().find(|(reason, _)| *reason == seen.reason) {
+                Some((_, sum)) => *sum += weight,
+                None => self.reasons.push((seen.reason, weight)),
+            }
+        }
+        self.bytes += weight * f64::from(seen.length);
+        self.variance += weight * (weight - 1.0);
+        self.heaviest = self.heaviest.max(weight);
+    }
+
+    pub(super) fn rates(&self, seconds: f64) -> Rates {
+        let bound = DEVIATIONS * self.variance.sqrt() + (self.heaviest - 1.0).max(0.0);
+        Rates {
+            passed_pps: self.passed / seconds,
+            dropped_pps: self.dropped / seconds,
+            would_drop_pps: self.would_drop / seconds,
+            bytes_per_second: self.bytes / seconds,
+            error_bound: bound / seconds,
+        }
+    }
+
+    /// Why most of it is dropped, or would be.
+    pub(super) fn reason(&self) -> Option<Reason> {
+        let most = self.reasons.iter().max_by(|(_, a), (_, b)| a.total_cmp(b));
+        most.map(|(reason, _)| *reason)
+    }
+}
+
+/// Sums by key, of those that have one.
+pub(super) fn sums<'a, K: Eq + Hash>(
+    seen: impl Iterator<Item = &'a Seen>,
+    key: impl Fn(&Seen) -> Option<K>,
+) -> HashMap<K, Sum> {
+    let mut sums: HashMap<K, Sum> = HashMap::new();
+    for seen in seen {
+        if let Some(key) = key(seen) {
+            sums.entry(key).or_default().add(seen);
+        }
+    }
+    sums
+}
