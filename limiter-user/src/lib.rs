@@ -33,3 +33,4 @@ pub mod state;
 pub mod traffic;
 pub mod trie;
 mod trouble;
+pub mod web;

@@ -25,7 +25,7 @@ use hyper_util::{
 };
 use serde::Serialize;
 use tokio::{
-    net::UnixListener,
+    net::{TcpListener, UnixListener},
     signal::unix::Signal,
     sync::{Semaphore, watch},
     time::MissedTickBehavior,
@@ -43,6 +43,7 @@ use crate::{
     service::{Caller, Service},
     sockets::Sockets,
     traffic::Traffic,
+    web,
 };
 
 /// Longest body of a request, bytes; more for a configuration, and for entries
@@ -98,9 +99,10 @@ impl Default for Room {
 
 /// The service, until it is detached.
 #[derive(Clone)]
-struct Shared {
+pub(crate) struct Shared {
     service: Arc<Mutex<Option<Service>>>,
-    traffic: Arc<Traffic>,
+    /// What is seen of the traffic.
+    pub(crate) traffic: Arc<Traffic>,
     stop: watch::Sender<bool>,
 }
 
@@ -131,10 +133,31 @@ impl Shared {
             .await
             .unwrap_or_else(|_| Err(Error::failed("the daemon gave up on this request")))
     }
+
+    /// Asks the service, if it still protects.
+    pub(crate) async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut Service) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.run(|service| question(running(service)?)).await
+    }
+
+    /// How the shield stands.
+    pub(crate) async fn status(&self) -> Result<api::Status> {
+        self.ask(Service::status).await
+    }
 }
 
 fn running(service: &mut Option<Service>) -> Result<&mut Service> {
     service.as_mut().ok_or_else(|| Error::failed("the protection has been taken off"))
+}
+
+/// Where the daemon answers.
+pub struct Doors {
+    /// The control sockets.
+    pub sockets: Sockets,
+    /// For metrics and the page, unless that is off.
+    pub web: Option<TcpListener>,
 }
 
 /// Serves until `shutdown` is done or a client has asked to detach. Gives the
@@ -143,7 +166,7 @@ fn running(service: &mut Option<Service>) -> Result<&mut Service> {
 /// # Errors
 /// A socket cannot be used any more.
 pub async fn serve(
-    sockets: Sockets,
+    doors: Doors,
     service: Service,
     (traffic, samples): (Arc<Traffic>, Samples),
     hangup: Signal,
@@ -158,12 +181,13 @@ pub async fn serve(
             .layer(TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, TIMEOUT))
             .with_state(shared.clone())
     };
-    let Sockets { admin: admin_socket, read: read_socket, files, groups } = sockets;
+    let Sockets { admin: admin_socket, read: read_socket, files, groups } = doors.sockets;
     let admin = Door { router: finish(admin_routes()), least: Role::Admin, groups };
     let read = Door { router: finish(read_routes()), least: Role::Viewer, groups };
     tokio::select! {
         () = accept(admin_socket, admin) => {}
         () = accept(read_socket, read) => {}
+        () = serve_web(doors.web, &shared) => {}
         () = watch_shield(&shared) => {}
         () = watch_traffic(&shared) => {}
         () = take_samples(&shared, samples) => {}
@@ -174,6 +198,14 @@ pub async fn serve(
     drop(files);
     let service = lock(&shared.service).take();
     Ok(service)
+}
+
+/// Serves metrics and the page for ever, if they are to be.
+async fn serve_web(listener: Option<TcpListener>, shared: &Shared) {
+    match listener {
+        Some(listener) => web::serve(listener, shared.clone()).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// What only reads.
@@ -414,7 +446,7 @@ fn answer<T: Serialize>(result: Result<T>) -> Answer<T> {
 }
 
 async fn status(State(shared): State<Shared>) -> Answer<crate::api::Status> {
-    answer(shared.run(|service| running(service)?.status()).await)
+    answer(shared.status().await)
 }
 
 async fn stats(

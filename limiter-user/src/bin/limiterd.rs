@@ -19,12 +19,13 @@ use limiter_user::{
     policies::Policies,
     privileges,
     rate::{Burst, PacketRate},
-    server,
+    server::{self, Doors},
     service::{self, Overrides, Parts, Service, Startup},
     sizing::{self, Sizing, Wish},
     sockets::{self, Sockets},
     state::{State, Store},
     traffic::Traffic,
+    web,
 };
 use tokio::{
     runtime::{Handle, Runtime},
@@ -106,6 +107,11 @@ struct Arguments {
     /// Control socket; a socket for reading, ro.sock, is made beside it
     #[arg(long, value_name = "PATH", default_value = "/run/limiterd/ctl.sock")]
     socket: PathBuf,
+
+    /// Address at which metrics are served over HTTP, such as 127.0.0.1:9898 or
+    /// [::]:9898; off for none [default: 127.0.0.1:9898]
+    #[arg(long, value_name = "ADDR|off")]
+    metrics: Option<String>,
 
     /// Directory for pins, on a BPF file system
     #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/limiterd")]
@@ -247,7 +253,7 @@ struct Started {
     service: Service,
     traffic: Arc<Traffic>,
     samples: Samples,
-    sockets: Sockets,
+    doors: Doors,
     reports: Reports,
     interrupt: Signal,
     terminate: Signal,
@@ -305,6 +311,11 @@ fn start(arguments: &Arguments) -> Result<Option<Started>> {
     let mut plane = Plane::begin(begin, &options, &state)?;
     // A start that fails shall fail before anything is attached.
     let sockets = Sockets::listen(&arguments.socket, groups)?;
+    let web = match settings.daemon.metrics {
+        config::Metrics::Off => None,
+        config::Metrics::At(address) => Some(web::listen(address)?),
+    };
+    let doors = Doors { sockets, web };
     let interrupt = listen(SignalKind::interrupt())?;
     let terminate = listen(SignalKind::terminate())?;
     let hangup = listen(SignalKind::hangup())?;
@@ -318,20 +329,12 @@ fn start(arguments: &Arguments) -> Result<Option<Started>> {
     let service = Service::start(Parts { plane, plan, startup, store, state, wish })?;
     announce(&service, arguments);
     let traffic = Arc::new(Traffic::default());
-    Ok(Some(Started { service, traffic, samples, sockets, reports, interrupt, terminate, hangup }))
+    Ok(Some(Started { service, traffic, samples, doors, reports, interrupt, terminate, hangup }))
 }
 
 async fn serve(started: Started) -> Result<()> {
-    let Started {
-        service,
-        traffic,
-        samples,
-        sockets,
-        reports,
-        mut interrupt,
-        mut terminate,
-        hangup,
-    } = started;
+    let Started { service, traffic, samples, doors, reports, mut interrupt, mut terminate, hangup } =
+        started;
     let _told = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let shutdown = async move {
         let name = tokio::select! {
@@ -341,7 +344,7 @@ async fn serve(started: Started) -> Result<()> {
         tracing::info!("{name}: stopping");
         let _told = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     };
-    let left = server::serve(sockets, service, (traffic, samples), hangup, shutdown).await;
+    let left = server::serve(doors, service, (traffic, samples), hangup, shutdown).await;
     drop(reports);
     match left? {
         Some(mut service) if service.keeps_protection() => {
@@ -381,7 +384,7 @@ fn configured(arguments: &Arguments) -> Result<(Startup, Policies)> {
             XdpMode::Native => config::XdpMode::Native,
             XdpMode::Generic => config::XdpMode::Generic,
         }),
-        metrics: None,
+        metrics: arguments.metrics.as_deref().map(str::parse).transpose()?,
         max_sources: max_sources.transpose()?,
         memory: arguments.memory.as_deref().map(str::parse).transpose()?,
         gate: Gate {

@@ -1,6 +1,6 @@
 //! Values of which there are few, each with a name.
 
-use std::{fmt, net::SocketAddr};
+use std::{fmt, net::SocketAddr, str::FromStr};
 
 use limiter_common::parse::Kind as Packets;
 
@@ -47,6 +47,14 @@ pub enum Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         Self::At(SocketAddr::from(([127, 0, 0, 1], 9898)))
+    }
+}
+
+impl FromStr for Metrics {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::read(text)
     }
 }
 
