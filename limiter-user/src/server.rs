@@ -40,7 +40,7 @@ use crate::{
     lists::List,
     openapi,
     plane::Samples,
-    service::{Caller, Service},
+    service::{Caller, Figures, Service},
     sockets::Sockets,
     traffic::Traffic,
     web,
@@ -140,6 +140,11 @@ impl Shared {
         question: impl FnOnce(&mut Service) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         self.run(|service| question(running(service)?)).await
+    }
+
+    /// All figures of this moment.
+    pub(crate) async fn figures(&self) -> Result<Figures> {
+        self.ask(Service::figures).await
     }
 
     /// How the shield stands.

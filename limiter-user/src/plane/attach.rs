@@ -43,6 +43,9 @@ pub enum Wish {
 }
 
 impl Mode {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Native, Self::Generic];
+
     /// Name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -2,6 +2,7 @@
 
 mod counts;
 mod explain;
+mod figures;
 mod guard;
 mod interfaces;
 mod limits;
@@ -13,6 +14,7 @@ use std::time::Instant;
 
 use self::transactions::{ConfigFile, Reload};
 pub use self::{
+    figures::{Figures, Listed},
     guard::Caller,
     listing::duration_of,
     resume::{Plan, plan},

@@ -77,6 +77,11 @@ impl Traffic {
         seen.recent.events(query, &seen.names, seen.lost)
     }
 
+    /// Samples that the kernel had no room for, since the load.
+    pub fn lost(&self) -> u64 {
+        self.seen().lost
+    }
+
     /// Who sends most.
     ///
     /// # Errors
