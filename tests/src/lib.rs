@@ -5,6 +5,7 @@ pub mod daemon;
 pub mod front;
 pub mod goodput;
 pub mod host;
+pub mod http;
 pub mod mutate;
 pub mod net;
 pub mod network;

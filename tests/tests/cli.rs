@@ -109,7 +109,7 @@ fn a_second_daemon_is_refused_and_the_first_goes_on() {
     let output = limiterd(&host, elsewhere);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("--state-dir"), "{}", stderr(&output));
-    let output = limiterd(&host, &format!("{elsewhere} --state-dir /var/lib/other"));
+    let output = limiterd(&host, &format!("{elsewhere} --state-dir /var/lib/other --metrics off"));
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("pins are elsewhere"), "{}", stderr(&output));
     assert!(daemon.status().interfaces[0].attached);
@@ -314,7 +314,7 @@ fn limits_of_every_level_come_and_go() {
     let status = daemon.status();
     let new_sources = status.new_sources;
     assert_eq!((new_sources.tracked_per_second, new_sources.untracked_per_second), (5e3, 10e3));
-    assert!(status.memory.maps_bytes < 16 << 20, "{}", status.memory.maps_bytes);
+    assert!(status.memory.maps_bytes < 20 << 20, "{}", status.memory.maps_bytes);
     let shown = || daemon.limits().policies.into_iter().find(|it| it.name == "udp").expect("udp");
     let before = shown();
     assert_eq!(

@@ -15,6 +15,9 @@ pub(crate) const TRAFFIC: [Tool; 3] =
 pub(crate) const PEERS: [Tool; 3] =
     [("iptables", "iptables"), ("nft", "nftables"), ("xdp-filter", "xdp-tools")];
 
+/// What the metrics are read with.
+pub(crate) const PROMETHEUS: [Tool; 1] = [("promtool", "prometheus")];
+
 /// The fuzzer's engine is written in C++.
 pub(crate) const FUZZ: [Tool; 1] = [("c++", "g++")];
 
@@ -39,7 +42,7 @@ pub(crate) const GOODPUT: [Tool; 4] = [
 
 /// All that a whole run of the tests needs.
 pub(crate) fn of_tests() -> Vec<Tool> {
-    [&IP[..], &TRAFFIC, &PEERS, &FUZZ, &SYSTEMD].concat()
+    [&IP[..], &TRAFFIC, &PEERS, &FUZZ, &SYSTEMD, &PROMETHEUS].concat()
 }
 
 /// All that the benchmark needs.
