@@ -88,14 +88,21 @@ extern "C" fn take(ctx: *mut xdp_md, number: u32, length: u32) -> u32 {
     1
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "256")]
+const SHOWN_BYTES: u32 = SHOWN as u32;
+
 /// Whether there was room for it.
+#[expect(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "the address of a field and the write to it are one thing"
+)]
 #[inline(always)]
 fn send(ctx: *mut xdp_md, row: u32, length: u32, weight: u32) -> bool {
     let Some(mut entry) = EVENTS.reserve(0) else {
         return false;
     };
     let sample = entry.as_mut_ptr();
-    let shown = if length < SHOWN as u32 { length } else { SHOWN as u32 };
+    let shown = length.min(SHOWN_BYTES);
     // SAFETY: a field of the reserved memory, word by word: it has no value
     // yet; likewise below.
     unsafe { (&raw mut (*sample).time_ns).write(clock::now_ns()) };

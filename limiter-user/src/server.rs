@@ -498,7 +498,9 @@ async fn suggest(
     State(shared): State<Shared>,
     query: Asked<api::SuggestQuery>,
 ) -> Answer<api::Suggestions> {
-    seen(shared, query, Traffic::suggest).await
+    let Query(query) = query.map_err(|error| invalid(&error.body_text()))?;
+    let in_force = shared.ask(|service| service.limits(None)).await.map_err(Refusal)?;
+    answer(shared.turn(move |shared| shared.traffic.suggest(&query, &in_force)).await)
 }
 
 async fn limits(State(shared): State<Shared>) -> Answer<crate::api::Limits> {

@@ -319,7 +319,7 @@ pub struct Suggestion {
     pub one_source_in: u64,
     /// Sources that would be cut at some time.
     pub sources_cut: u64,
-    /// Packets that were seen of the policy.
+    /// Packets of the sources that were looked at.
     pub packets_seen: u64,
     /// Share of the packets that would be cut, 0 to 1.
     pub share_cut: f64,

@@ -5,6 +5,8 @@ mod history;
 mod names;
 mod packet;
 mod recent;
+mod series;
+mod suggest;
 mod top;
 mod window;
 
@@ -16,9 +18,9 @@ use std::{
 use limiter_common::sample::Sample;
 
 pub use self::names::Names;
-use self::{history::Seconds, recent::Recent, window::Window};
+use self::{history::Seconds, recent::Recent, series::Series, window::Window};
 use crate::{
-    api::{Events, EventsQuery, History, SuggestQuery, Suggestions, Top, TopQuery, What},
+    api::{Events, EventsQuery, History, Limits, SuggestQuery, Suggestions, Top, TopQuery, What},
     error::Result,
     plane::{Count, monotonic_ns},
 };
@@ -33,6 +35,7 @@ struct Seen {
     recent: Recent,
     window: Window,
     seconds: Seconds,
+    series: Series,
     /// Samples that the kernel had no room for.
     lost: u64,
 }
@@ -45,6 +48,7 @@ impl Traffic {
         for sample in samples {
             let mut seen = self.seen();
             seen.window.note(&sample, now.1);
+            seen.series.note(&sample);
             let age = std::time::Duration::from_nanos(now.1.saturating_sub(sample.time_ns));
             seen.recent.note(sample, now.0.checked_sub(age).unwrap_or(now.0));
         }
@@ -57,8 +61,10 @@ impl Traffic {
     /// count is called. To be done once a second.
     pub fn count(&self, counts: &[Vec<Count>], names: Names) {
         let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let now = std::time::Duration::from_nanos(monotonic_ns()).as_secs_f64();
+        let now_ns = monotonic_ns();
+        let now = std::time::Duration::from_nanos(now_ns).as_secs_f64();
         let mut seen = self.seen();
+        seen.series.follow(&names, now_ns);
         seen.names = names;
         seen.seconds.read(counts, now, time.as_secs());
     }
@@ -96,13 +102,13 @@ impl Traffic {
         self.seen().seconds.history()
     }
 
-    /// Limits that would fit what was seen.
+    /// Limits that would fit what was seen, beside those in force.
     ///
     /// # Errors
     /// There is no such policy, or a number is out of range.
-    pub fn suggest(&self, query: &SuggestQuery) -> Result<Suggestions> {
-        let _ = query;
-        Ok(Suggestions::default())
+    pub fn suggest(&self, query: &SuggestQuery, in_force: &Limits) -> Result<Suggestions> {
+        let seen = self.seen();
+        suggest::suggest(&seen.series, &seen.names, query, in_force, monotonic_ns())
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {

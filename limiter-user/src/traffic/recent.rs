@@ -6,6 +6,7 @@ use std::{
     time::SystemTime,
 };
 
+use data_encoding::HEXLOWER;
 use limiter_common::{
     sample::Sample,
     stats,
@@ -228,15 +229,7 @@ impl Filter {
             vlan: facts.vlan,
             length: sample.length,
             weight: u64::from(sample.weight),
-            bytes: self.bytes.then(|| hexadecimal(sample.packet())),
+            bytes: self.bytes.then(|| HEXLOWER.encode(sample.packet())),
         })
     }
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _infallible = write!(text, "{byte:02x}");
-        text
-    })
 }

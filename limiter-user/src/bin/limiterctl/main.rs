@@ -1,10 +1,15 @@
 //! The control tool: asks the daemon and shows what it says.
 
 mod caller;
+mod capture;
 mod config;
 mod doctor;
+mod events;
 mod lists;
+mod man;
 mod show;
+mod suggest;
+mod text;
 
 use std::{
     ffi::OsString,
@@ -28,6 +33,9 @@ const SOCKET: &str = "/run/limiterd/ctl.sock";
 const HELP: &str = "\
 Examples:
   limiterctl stats --watch                packets by reason, every 2 seconds
+  limiterctl events --follow              what is dropped, and why
+  limiterctl capture -w drops.pcapng --seconds 10
+  limiterctl suggest                      limits that fit what was seen
   limiterctl limit set udp --rate 5k/s --burst 10k
   limiterctl config apply limiterd.toml --confirm 60s
   limiterctl ban add 203.0.113.0/24 --for 10m --reason scan
@@ -104,6 +112,12 @@ enum Command {
     Config(Config),
     /// Say what would happen to a packet now, and why, at no cost to its source
     Explain(Explain),
+    /// Show sampled packets that were dropped, or would be, and attacks
+    Events(events::Show),
+    /// Write sampled packets to a file for Wireshark and tshark
+    Capture(capture::Capture),
+    /// Propose limits that fit what was seen, with what they would have cut
+    Suggest(suggest::Suggest),
     /// Protect interfaces, and take the protection off them, at run time
     #[command(subcommand)]
     Iface(Iface),
@@ -120,6 +134,8 @@ enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// Print the manual page
+    Man(man::Manual),
 }
 
 #[derive(Subcommand)]
@@ -452,6 +468,9 @@ async fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Explain(packet) => {
             print(&client.explain(&packet.into()).await?, output, show::explanation)
         }
+        Command::Events(events) => events.run(&client, output).await,
+        Command::Capture(capture) => capture.run(&client).await,
+        Command::Suggest(suggest) => suggest.run(&client, output).await,
         Command::Iface(Iface::Attach { name }) => {
             print(&client.attach_interface(&name).await?, output, show::interfaces)
         }
@@ -473,6 +492,7 @@ async fn run(arguments: Arguments) -> Result<ExitCode> {
             };
             print(&detached, output, show::detached)
         }
+        Command::Man(manual) => manual.run(),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "limiterctl", &mut script);

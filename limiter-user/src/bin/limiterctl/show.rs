@@ -2,11 +2,12 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::{CellAlignment, Table, presets};
 use limiter_user::api::{
     ConfigChanges, Count, Detached, Doctor, Explanation, InterfaceStatus, Interfaces, LevelLimit,
     Limits, List, ListChanged, Stats, Status,
 };
+
+use crate::text::{duration, grouped, numbers, table, yes_no};
 
 pub(crate) fn status(status: &Status) -> String {
     let mut text = format!(
@@ -214,55 +215,5 @@ pub(crate) fn detached(detached: &Detached) -> String {
         "no daemon runs; nothing of limiterd is attached any more".into()
     } else {
         format!("detached from {}", detached.interfaces.join(", "))
-    }
-}
-
-fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(header);
-    table
-}
-
-/// A table whose middle columns are numbers.
-fn numbers(header: &[&str]) -> Table {
-    let mut table = table(header);
-    for (at, column) in table.column_iter_mut().enumerate().skip(1) {
-        if !matches!(header[at], "mode" | "verdict" | "for each") {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table
-}
-
-fn yes_no(yes: bool) -> String {
-    if yes { "yes" } else { "no" }.into()
-}
-
-/// 1234567 as 1,234,567.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.char_indices() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-fn duration(seconds: u64) -> String {
-    humantime::format_duration(std::time::Duration::from_secs(seconds)).to_string()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thousands_are_grouped() {
-        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
-            assert_eq!(grouped(number), text);
-        }
     }
 }
