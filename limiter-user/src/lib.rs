@@ -1,6 +1,7 @@
 //! Everything of limiterd that runs in user space.
 
 pub mod access;
+mod alarm;
 pub mod api;
 pub mod bytes;
 pub mod change;

@@ -63,6 +63,12 @@ impl FromStr for PacketRate {
 }
 
 impl PacketRate {
+    /// 1000/s.
+    pub const THOUSAND: Self = match Rate::packets(1000, SECOND_NS) {
+        Ok(rate) => Self(rate),
+        Err(_) => unreachable!(),
+    };
+
     /// Packets per second, rounded to what a float holds.
     #[must_use]
     pub fn per_second(self) -> f64 {

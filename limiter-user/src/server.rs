@@ -34,6 +34,7 @@ use tower_http::timeout::TimeoutLayer;
 
 use crate::{
     access::{Groups, Peer, Role},
+    alarm::{self, Alarms},
     api::{self, Detached, Failure, LimitChange, SCHEMA_VERSION},
     error::{Error, Kind, Result},
     interface,
@@ -149,7 +150,9 @@ impl Shared {
 
     /// How the shield stands.
     pub(crate) async fn status(&self) -> Result<api::Status> {
-        self.ask(Service::status).await
+        let mut status = self.ask(Service::status).await?;
+        status.attack = self.traffic.attack().0;
+        Ok(status)
     }
 }
 
@@ -178,6 +181,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> Result<Option<Service>> {
     let (stop, stopped) = watch::channel(false);
+    let (alarms, waiting) = alarm::alarms();
     let shared = Shared { service: Arc::new(Mutex::new(Some(service))), traffic, stop };
     let finish = |router: Router<Shared>| {
         router
@@ -194,7 +198,8 @@ pub async fn serve(
         () = accept(read_socket, read) => {}
         () = serve_web(doors.web, &shared) => {}
         () = watch_shield(&shared) => {}
-        () = watch_traffic(&shared) => {}
+        () = watch_traffic(&shared, &alarms) => {}
+        () = alarm::tell(waiting) => {}
         () = take_samples(&shared, samples) => {}
         () = reload_on_hangup(&shared, hangup) => {}
         () = shutdown => {}
@@ -323,15 +328,17 @@ async fn watch_shield(shared: &Shared) {
 }
 
 /// Reads the counters once a second, for all who look at what passes in one.
-async fn watch_traffic(shared: &Shared) {
+async fn watch_traffic(shared: &Shared, alarms: &Alarms) {
     let mut ticks = tokio::time::interval(COUNT_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let read = |service: &mut Option<Service>| running(service)?.counted();
         // The next reading is not far.
-        if let Ok((counts, names)) = shared.run(read).await {
-            shared.traffic.count(&counts, names);
+        if let Ok((counts, names, attack)) = shared.run(read).await
+            && let Some(what) = shared.traffic.count(&counts, names, &attack)
+        {
+            alarms.raise(&attack, &what);
         }
     }
 }

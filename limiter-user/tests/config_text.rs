@@ -4,9 +4,9 @@
 use limiter_common::parse::Kind;
 use limiter_user::{
     config::{
-        Algorithm, Config, Daemon, Entry, Host, Match, Metrics, OnStop, PerPrefix, Policy,
-        PortRange, Protocol, Sources, Total, VlanRange, XdpMode, default_text, diff, edit,
-        json_schema, parse,
+        Algorithm, Argument, Attack, Config, Daemon, Entry, Host, Match, Metrics, OnStop,
+        PerPrefix, Policy, PortRange, Protocol, Sources, Total, VlanRange, Webhook, XdpMode,
+        default_text, diff, edit, json_schema, parse,
     },
     mode::Mode,
     policies::Policies,
@@ -467,12 +467,29 @@ fn sources() -> impl Strategy<Value = Sources> {
     )
 }
 
+fn attack() -> impl Strategy<Value = Attack> {
+    let rate = rate().prop_filter_map("a rate", |rate| rate);
+    let word = any::<String>().prop_filter("no zero byte", |word| !word.contains('\0'));
+    let webhook = option::of("https?://[a-z]{1,8}(:[0-9]{1,4})?(/[a-z?=]{0,8})?");
+    (rate, 1u32..=3600, 1u32..=86_400, vec(word.prop_map(Argument), 0..3), webhook).prop_map(
+        |(rate, begins_after, ends_after, command, webhook)| Attack {
+            rate,
+            begins_after,
+            ends_after,
+            command,
+            webhook: webhook.map(Webhook),
+        },
+    )
+}
+
 /// Any configuration, most of them against the rules.
 fn config() -> impl Strategy<Value = Config> {
-    (daemon(), sources(), vec(policy(), 0..4), vec(entry(), 0..4), vec(entry(), 0..4)).prop_map(
-        |(daemon, sources, policies, allow, deny)| Config {
+    let lists = (vec(policy(), 0..4), vec(entry(), 0..4), vec(entry(), 0..4));
+    (daemon(), sources(), attack(), lists).prop_map(
+        |(daemon, sources, attack, (policies, allow, deny))| Config {
             daemon,
             sources,
+            attack,
             policies,
             allow,
             deny,

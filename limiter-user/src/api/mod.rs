@@ -56,6 +56,9 @@ pub struct Status {
     pub memory: Memory,
     /// What sources without a bucket may do.
     pub new_sources: NewSources,
+    /// The attack that goes on, if one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attack: Option<Attack>,
     /// `ok` or `degraded`.
     pub health: String,
     /// What is wrong, one sentence each.

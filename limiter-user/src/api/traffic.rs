@@ -82,6 +82,7 @@ pub struct Event {
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
+#[schemars(transform = describe_tag)]
 pub enum What {
     /// A packet came, and was chosen as a sample.
     Packet(SampledPacket),
@@ -89,6 +90,15 @@ pub enum What {
     AttackBegins(Attack),
     /// An attack is over.
     AttackEnds(Attack),
+}
+
+fn describe_tag(schema: &mut schemars::Schema) {
+    let kinds = schema.get_mut("oneOf").and_then(serde_json::Value::as_array_mut);
+    for kind in kinds.into_iter().flatten() {
+        if let Some(tag) = kind.pointer_mut("/properties/event") {
+            tag["description"] = "What happened.".into();
+        }
+    }
 }
 
 /// A sampled packet.

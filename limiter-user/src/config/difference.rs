@@ -26,7 +26,7 @@ pub struct Difference {
 pub fn diff(old: &Config, new: &Config) -> Vec<Difference> {
     let (old, new) = (everything(old), everything(new));
     let mut differences = Vec::new();
-    for section in ["daemon", "sources"] {
+    for section in ["daemon", "sources", "attack"] {
         compare(&mut differences, section, ": ", &old[section], &new[section]);
     }
     for (list, key) in LISTS {

@@ -29,7 +29,7 @@ pub fn edit(original: &str, config: &Config) -> Result<String, Report> {
     let text = if has_returns { original.replace("\r\n", "\n") } else { original.to_owned() };
     let mut document: DocumentMut = text.parse().map_err(|_| refusal(original))?;
     let (old, new) = (meaning(&old), meaning(config));
-    for section in ["daemon", "sources"] {
+    for section in ["daemon", "sources", "attack"] {
         let keys = |all: &Map<String, Value>| {
             all.get(section).and_then(Value::as_object).cloned().unwrap_or_default()
         };

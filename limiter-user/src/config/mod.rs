@@ -28,12 +28,12 @@ pub use self::{
     default::default_text,
     difference::{Difference, diff},
     edit::edit,
-    model::{Config, Daemon, Entry, Match, PerPrefix, Policy, Sources, Total},
+    model::{Attack, Config, Daemon, Entry, Match, PerPrefix, Policy, Sources, Total},
     protocol::Protocol,
     ranges::{PortRange, VlanRange},
     report::{Diagnostic, Report, Severity},
     schema::json_schema,
-    values::{Algorithm, Metrics, OnStop, XdpMode},
+    values::{Algorithm, Argument, Metrics, OnStop, Webhook, XdpMode},
 };
 
 use serde::Deserialize;

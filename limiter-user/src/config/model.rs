@@ -10,7 +10,7 @@ use super::{
     protocol::Protocol,
     ranges::{PortRange, VlanRange},
     scalar::List,
-    values::{Algorithm, Metrics, OnStop, XdpMode},
+    values::{Algorithm, Argument, Metrics, OnStop, Webhook, XdpMode},
 };
 use crate::{
     bytes::{Amount, Bandwidth, ByteBurst},
@@ -27,6 +27,8 @@ pub struct Config {
     pub daemon: Daemon,
     /// What counts as a source, and how many are tracked.
     pub sources: Sources,
+    /// What counts as an attack, and who is told of it.
+    pub attack: Attack,
     /// Limits: of those that match a packet, the first in the order of the
     /// file takes it. One without `match` takes every packet and comes last.
     #[serde(rename = "policy")]
@@ -101,6 +103,41 @@ impl Default for Sources {
             memory: None,
             new_sources: None,
             untracked: None,
+        }
+    }
+}
+
+/// What counts as an attack, and who is told of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Attack {
+    /// Packets that are dropped, or would be, per time.
+    pub rate: PacketRate,
+    /// Seconds in a row at that rate after which it begins.
+    #[schemars(range(min = 1, max = 3600))]
+    pub begins_after: u32,
+    /// Seconds in a row below half of it after which it is over.
+    #[schemars(range(min = 1, max = 86_400))]
+    pub ends_after: u32,
+    /// Program with its arguments that is run when an attack begins, and when
+    /// it is over: as the user of the daemon, for 10 s at most, with the facts
+    /// as JSON on its standard input.
+    #[serde(with = "List::<Argument>")]
+    #[schemars(example = ["/usr/local/bin/attack", "--page"])]
+    pub command: Vec<Argument>,
+    /// URL that the same is sent to with POST.
+    #[schemars(example = "https://chat.example/hooks/limiterd")]
+    pub webhook: Option<Webhook>,
+}
+
+impl Default for Attack {
+    fn default() -> Self {
+        Self {
+            rate: PacketRate::THOUSAND,
+            begins_after: 3,
+            ends_after: 30,
+            command: Vec::new(),
+            webhook: None,
         }
     }
 }

@@ -14,7 +14,7 @@ use serde::{
 use super::{
     protocol::Protocol,
     ranges::{PortRange, VlanRange},
-    values::{Algorithm, Metrics, OnStop, XdpMode},
+    values::{Algorithm, Argument, Metrics, OnStop, Webhook, XdpMode},
 };
 use crate::{
     bytes::{Amount, Bandwidth, ByteBurst},
@@ -75,9 +75,10 @@ const fn format<T: Scalar>() -> Format {
 }
 
 /// All formats of the schema.
-pub(super) const FORMATS: [Format; 16] = [
+pub(super) const FORMATS: [Format; 18] = [
     format::<Algorithm>(),
     format::<Amount>(),
+    format::<Argument>(),
     format::<Bandwidth>(),
     format::<Burst>(),
     format::<ByteBurst>(),
@@ -91,6 +92,7 @@ pub(super) const FORMATS: [Format; 16] = [
     format::<Protocol>(),
     format::<String>(),
     format::<VlanRange>(),
+    format::<Webhook>(),
     format::<XdpMode>(),
 ];
 
@@ -226,8 +228,9 @@ macro_rules! in_files {
 
 in_schema!(
     Algorithm, Amount, Bandwidth, Burst, ByteBurst, Metrics, Mode, OnStop, PacketRate, Prefix,
-    XdpMode
+    Webhook, XdpMode
 );
 in_files!(
-    Algorithm, Amount, Bandwidth, Burst, ByteBurst, Metrics, Mode, OnStop, PacketRate, XdpMode
+    Algorithm, Amount, Bandwidth, Burst, ByteBurst, Metrics, Mode, OnStop, PacketRate, Webhook,
+    XdpMode
 );

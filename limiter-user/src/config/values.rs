@@ -2,6 +2,7 @@
 
 use std::{fmt, net::SocketAddr, str::FromStr};
 
+use axum::http::Uri;
 use limiter_common::parse::Kind as Packets;
 
 use super::{
@@ -66,6 +67,14 @@ impl fmt::Display for Metrics {
         }
     }
 }
+
+/// A word of a command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Argument(pub String);
+
+/// Where something is sent to over HTTP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Webhook(pub String);
 
 /// How a limit is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -160,5 +169,44 @@ impl Scalar for Metrics {
 
     fn written(&self) -> Written {
         Written::Text(self.to_string())
+    }
+}
+
+impl Scalar for Argument {
+    const FORMAT: &'static str = "argument";
+    const WHAT: &'static str = "a command is a list of words in quotes, the program first";
+
+    fn read(text: &str) -> Result<Self> {
+        if text.contains('\0') {
+            return Err(invalid("a word of a command has a zero byte", "leave it out"));
+        }
+        Ok(Self(text.into()))
+    }
+
+    fn written(&self) -> Written {
+        Written::Text(self.0.clone())
+    }
+}
+
+impl Scalar for Webhook {
+    const FORMAT: &'static str = "webhook";
+    const WHAT: &'static str =
+        "a webhook is a URL in quotes, such as \"https://host.example/hook\"";
+
+    fn read(text: &str) -> Result<Self> {
+        let is_http = |url: &Uri| matches!(url.scheme_str(), Some("http" | "https"));
+        match text.parse::<Uri>() {
+            Ok(url) if is_http(&url) && url.host().is_some_and(|host| !host.is_empty()) => {
+                Ok(Self(text.into()))
+            }
+            _ => Err(invalid(
+                format!("'{}' is no URL that can be called", text.escape_debug()),
+                "write it whole, such as https://host.example/hook",
+            )),
+        }
+    }
+
+    fn written(&self) -> Written {
+        Written::Text(self.0.clone())
     }
 }

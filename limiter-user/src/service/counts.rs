@@ -5,17 +5,19 @@ use limiter_common::{stats::Counter, verdict::Verdict};
 use super::{Service, is_on, present_name};
 use crate::{
     api::{self, SCHEMA_VERSION},
+    config,
     error::{Error, Kind, Result},
     interface, plane,
     traffic::Names,
 };
 
 impl Service {
-    /// What the counters of each interface say, and how it is called.
+    /// What the counters of each interface say, how it is called, and what of it
+    /// is an attack.
     ///
     /// # Errors
     /// The kernel does not answer.
-    pub fn counted(&self) -> Result<(Vec<Vec<plane::Count>>, Names)> {
+    pub fn counted(&self) -> Result<(Vec<Vec<plane::Count>>, Names, config::Attack)> {
         let in_force = &self.in_force;
         let names = in_force.policies.names();
         let named = names.filter_map(|name| Some((in_force.numbers.row(name)?, name.to_owned())));
@@ -28,7 +30,7 @@ impl Service {
         let counts = (0..names.interfaces.len())
             .map(|number| self.plane.counts(number, in_force.numbers.rows()))
             .collect::<Result<_>>()?;
-        Ok((counts, names))
+        Ok((counts, names, in_force.policies.config().attack.clone()))
     }
 
     /// What was counted, on one interface or all, under one policy or all.

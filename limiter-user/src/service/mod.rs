@@ -285,6 +285,7 @@ impl Service {
                 tracked_per_second: gate.new_sources(sizing).per_second(),
                 untracked_per_second: gate.untracked(sizing).per_second(),
             },
+            attack: None,
             health: if problems.is_empty() { "ok" } else { "degraded" }.into(),
             problems,
         })

@@ -423,6 +423,7 @@ impl Service {
                 memory: sources.memory,
                 ..config::Sources::default()
             };
+            config.attack = config::Attack::default();
             config.daemon.management = Vec::new();
             config.daemon.on_stop = config::OnStop::default();
             config

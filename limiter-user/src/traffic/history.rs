@@ -28,17 +28,24 @@ pub(super) struct Seconds {
     seconds: VecDeque<Second>,
 }
 
+/// What came between two readings, by row.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Came {
+    /// Seconds in between, more than 0.
+    pub(super) seconds: f64,
+    pub(super) rows: BTreeMap<u32, Counter>,
+}
+
 /// What came in a second, by row, per second.
 #[derive(Debug, Default)]
 struct Second(BTreeMap<u32, (f64, f64)>);
 
 impl Seconds {
     /// Takes up a reading of all counters, at `now` seconds of a clock that only
-    /// goes forward, `time` seconds after 1970.
-    pub(super) fn read(&mut self, counts: &[Vec<Count>], now: f64, time: u64) {
+    /// goes forward, `time` seconds after 1970; says what came since the last.
+    pub(super) fn read(&mut self, counts: &[Vec<Count>], now: f64, time: u64) -> Option<Came> {
         let mut present = HashMap::new();
-        let mut second = Second::default();
-        let step = now - self.read.0;
+        let mut came = Came { seconds: now - self.read.0, ..Came::default() };
         for (interface, count) in
             counts.iter().enumerate().flat_map(|(at, counts)| counts.iter().map(move |it| (at, it)))
         {
@@ -53,24 +60,29 @@ impl Seconds {
             let packets = since(count.counter.packets, before.packets);
             let bytes = since(count.counter.bytes, before.bytes);
             if packets > 0 {
-                let sum = second.0.entry(row).or_default();
-                sum.0 += float(packets) / step;
-                sum.1 += float(bytes) / step;
+                let sum = came.rows.entry(row).or_default();
+                sum.packets += packets;
+                sum.bytes += bytes;
             }
         }
         let is_first = self.before.replace(present).is_none();
         self.read = (now, time);
-        if is_first || step <= 0.0 {
-            return;
+        if is_first || came.seconds <= 0.0 {
+            return None;
         }
-        if step > LONGEST_STEP {
+        if came.seconds > LONGEST_STEP {
             self.seconds.clear();
-            return;
+            return Some(came);
         }
         if self.seconds.len() == KEPT {
             self.seconds.pop_front();
         }
-        self.seconds.push_back(second);
+        let mean = |count: &Counter| {
+            (float(count.packets) / came.seconds, float(count.bytes) / came.seconds)
+        };
+        let rows = came.rows.iter().map(|(row, count)| (*row, mean(count)));
+        self.seconds.push_back(Second(rows.collect()));
+        Some(came)
     }
 
     pub(super) fn history(&self) -> History {

@@ -1,6 +1,7 @@
 //! What is seen of the traffic, apart from the shield itself: it is asked
 //! without waiting for the kernel, and a question costs no packet anything.
 
+mod attack;
 mod history;
 mod names;
 mod packet;
@@ -20,7 +21,10 @@ use limiter_common::sample::Sample;
 pub use self::names::Names;
 use self::{history::Seconds, recent::Recent, series::Series, window::Window};
 use crate::{
-    api::{Events, EventsQuery, History, Limits, SuggestQuery, Suggestions, Top, TopQuery, What},
+    api::{
+        self, Events, EventsQuery, History, Limits, SuggestQuery, Suggestions, Top, TopQuery, What,
+    },
+    config::Attack,
     error::Result,
     plane::{Count, monotonic_ns},
 };
@@ -35,6 +39,7 @@ struct Seen {
     recent: Recent,
     window: Window,
     seconds: Seconds,
+    attack: attack::Watch,
     series: Series,
     /// Samples that the kernel had no room for.
     lost: u64,
@@ -58,20 +63,30 @@ impl Traffic {
     }
 
     /// Notes what the counters of each interface say now, and how what they
-    /// count is called. To be done once a second.
-    pub fn count(&self, counts: &[Vec<Count>], names: Names) {
-        let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    /// count is called; says if an attack begins or ends. To be done once a
+    /// second.
+    pub fn count(&self, counts: &[Vec<Count>], names: Names, config: &Attack) -> Option<What> {
+        let now_time = SystemTime::now();
+        let time = now_time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let now_ns = monotonic_ns();
         let now = std::time::Duration::from_nanos(now_ns).as_secs_f64();
-        let mut seen = self.seen();
+        let mut guard = self.seen();
+        let seen = &mut *guard;
         seen.series.follow(&names, now_ns);
         seen.names = names;
-        seen.seconds.read(counts, now, time.as_secs());
+        let came = seen.seconds.read(counts, now, time.as_secs())?;
+        let mut watch = std::mem::take(&mut seen.attack);
+        let what = watch.take(&came, config, now_time, || top::dropped_most(seen, now_ns));
+        seen.attack = watch;
+        let what = what?;
+        seen.recent.tell(what.clone(), now_time);
+        Some(what)
     }
 
-    /// Notes that something happened.
-    pub fn tell(&self, what: What) {
-        self.seen().recent.tell(what, SystemTime::now());
+    /// The attack that goes on, and how many there were.
+    pub fn attack(&self) -> (Option<api::Attack>, u64) {
+        let seen = self.seen();
+        (seen.attack.present(), seen.attack.attacks())
     }
 
     /// What happened.

@@ -132,8 +132,9 @@ impl Recent {
     }
 }
 
-fn written(time: SystemTime) -> String {
-    humantime::format_rfc3339_micros(time).to_string()
+/// As in RFC 3339, UTC; a clock that was never set may be before 1970.
+pub(super) fn written(time: SystemTime) -> String {
+    humantime::format_rfc3339_micros(time.max(SystemTime::UNIX_EPOCH)).to_string()
 }
 
 /// What somebody wants to see.

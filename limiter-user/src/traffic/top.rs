@@ -17,6 +17,7 @@ use crate::{
 
 const DEFAULT_LIMIT: usize = 20;
 const MAX_LIMIT: usize = 1000;
+const MOST_OF_ATTACK: usize = 10;
 /// As the shield counts them ([`limiter_common::source::SourcePrefix::WIDER`]).
 const WIDER: [u8; 2] = [24, 48];
 
@@ -121,6 +122,17 @@ pub(super) fn top(seen: &Seen, query: &TopQuery, now_ns: u64) -> Result<Top> {
             })
             .collect(),
     })
+}
+
+/// Who sends most of what is dropped, or would be: ten at most.
+pub(super) fn dropped_most(seen: &Seen, now_ns: u64) -> Vec<TopSource> {
+    let query = TopQuery {
+        limit: Some(MOST_OF_ATTACK),
+        sort: Some("dropped".into()),
+        ..TopQuery::default()
+    };
+    let sources = top(seen, &query, now_ns).map(|top| top.sources).unwrap_or_default();
+    sources.into_iter().filter(|it| it.rates.dropped_pps + it.rates.would_drop_pps > 0.0).collect()
 }
 
 /// The first ones of an order; those that are equal in it, in their own.

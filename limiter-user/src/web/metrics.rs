@@ -60,6 +60,9 @@ impl Metrics {
         };
         let started = self.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mut families = Families::default();
+        let (attack, attacks) = shared.traffic.attack();
+        families.gauge("attack", ATTACK, &[], [(vec![], f64::from(u8::from(attack.is_some())))]);
+        families.counter("attacks_total", ATTACKS, &[], [(vec![], attacks)]);
         families.counter("events_lost_total", LOST, &[], [(vec![], shared.traffic.lost())]);
         if let Some(figures) = &figures {
             families.of(figures, started);
@@ -72,6 +75,8 @@ impl Metrics {
     }
 }
 
+const ATTACK: &str = "Whether an attack goes on: more is dropped, or would be, than [attack] says.";
+const ATTACKS: &str = "Attacks that began, since the daemon started.";
 const LOST: &str = "Samples of packets that the kernel had no room for, since the load.";
 const ERRORS: &str = "Collections of these metrics that failed, since the daemon started.";
 

@@ -23,6 +23,7 @@ pub(super) fn check(
     let mut rules = Rules { config, tree, lines, findings: Vec::new() };
     rules.interfaces();
     rules.sources(host);
+    rules.attack();
     rules.policies();
     rules.entries();
     rules.findings
@@ -47,6 +48,16 @@ impl Rules<'_> {
     /// The line, from 1, on which the value of that place stands.
     fn line(&self, place: &str) -> usize {
         self.lines.number(self.tree.value(place).start)
+    }
+
+    fn attack(&mut self) {
+        if let Some(program) = self.config.attack.command.first()
+            && !program.0.starts_with('/')
+        {
+            let span = self.tree.value("attack.command.0");
+            let message = format!("'{}' is no absolute path", program.0.escape_debug());
+            self.error(span, message, "name the program from the root, such as /usr/bin/logger");
+        }
     }
 
     fn interfaces(&mut self) {
