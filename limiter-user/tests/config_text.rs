@@ -241,7 +241,7 @@ fn what_can_match_is_not_refused() {
 fn the_default_needs_a_machine_that_has_room() {
     let host = Host { cpus: 2, memory_bytes: Some(96 << 20) };
     let report = parse("", "limiterd.toml", &host).unwrap_err();
-    assert!(report.to_string().contains("take 67 MiB, more than half"), "{report}");
+    assert!(report.to_string().contains("take 69 MiB, more than half"), "{report}");
     assert!(parse("[sources]\nmemory = \"8MiB\"", "limiterd.toml", &host).is_ok());
     assert!(parse("", "limiterd.toml", &Host { memory_bytes: None, ..host }).is_ok());
 }

@@ -14,6 +14,7 @@ pub mod program;
 pub mod replay;
 pub mod sandbox;
 pub mod send;
+pub mod senders;
 pub mod web;
 pub mod wire;
 

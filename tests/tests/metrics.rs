@@ -12,9 +12,8 @@ use limiter_tests::{
     daemon::{Daemon, limiterd},
     host::{Host, Running, stderr, text},
     http::{self, METRICS},
-    net::{IFACE, Net, SERVER4},
-    send::{Load, send},
-    wire::{Ipv4, Tcp, Udp},
+    net::{IFACE, Net},
+    senders::{Senders, flood},
 };
 
 const CONFIG: &str = r#"
@@ -35,34 +34,6 @@ const FILE: &str = "/run/limiterd.toml";
 fn configured(net: &Net, arguments: &str) -> Daemon {
     net.server.call(|| std::fs::write(FILE, CONFIG)).expect("a file");
     Daemon::start(&net.server, &format!("--iface {IFACE} --config {FILE} {arguments}"))
-}
-
-/// Frames from sources as the attacker names them.
-struct Frames([[u8; 6]; 2]);
-
-impl Frames {
-    fn of(net: &Net) -> Self {
-        Self([&net.server, &net.attacker].map(|host| host.hardware_address(IFACE)))
-    }
-
-    fn udp(&self, source: &str) -> Vec<u8> {
-        self.frame(source, 17, &Udp::new(4000, 53).payload(64))
-    }
-
-    fn syn(&self, source: &str) -> Vec<u8> {
-        self.frame(source, 6, &Tcp::new(4000, 80).flags(2).build())
-    }
-
-    fn frame(&self, source: &str, protocol: u8, payload: &[u8]) -> Vec<u8> {
-        let [server, attacker] = self.0;
-        Ipv4::new(source, SERVER4).next(protocol, payload).ethernet(server, attacker).build()
-    }
-}
-
-fn flood(net: &Net, frames: Vec<Vec<u8>>, count: u64, per_second: u64) {
-    let load = Load { frames, count, per_second };
-    let sent = net.attacker.call(move || send(IFACE, &load, || false)).expect("sending");
-    assert_eq!(sent.frames, count);
 }
 
 /// Series with their values.
@@ -115,7 +86,7 @@ fn a_scrape_says_what_was_counted() {
     let net = Net::new();
     let daemon = configured(&net, "");
     let _ = daemon.ask("ban add 203.0.113.9 --for 1h");
-    let from = Frames::of(&net);
+    let from = Senders::of(&net);
     let frames = vec![from.syn("198.51.100.1"), from.udp("198.51.100.2"), from.udp("203.0.113.9")];
     flood(&net, frames, 30_000, 30_000);
     let (scrape, stats) = (fresh(&net.server), daemon.stats());
@@ -186,7 +157,7 @@ fn a_scrape_says_what_was_counted() {
 fn prometheus_reads_it() {
     let net = Net::new();
     let _daemon = configured(&net, "");
-    flood(&net, vec![Frames::of(&net).syn("198.51.100.1")], 100, 1000);
+    flood(&net, vec![Senders::of(&net).syn("198.51.100.1")], 100, 1000);
     let body = http::get(&net.server, METRICS, "/metrics").body;
     let last = body.lines().last().expect("a line");
     assert!(last.starts_with("limiterd_collection_errors_total"), "{last}");
@@ -287,7 +258,7 @@ fn the_board_and_the_alerts_name_what_there_is() {
 fn a_million_sources_make_no_series() {
     let net = Net::new();
     let daemon = configured(&net, "");
-    let from = Frames::of(&net);
+    let from = Senders::of(&net);
     let source = |n: u32| Ipv4Addr::from_bits(0x0b00_0000 + n).to_string();
     let frames = |count| (0..count).map(|n| from.udp(&source(n))).collect::<Vec<_>>();
     flood(&net, frames(10), 1000, 10_000);
