@@ -334,9 +334,8 @@ fn history_adds_up_to_the_counters() {
     flood(&net, vec![from.syn("198.51.100.1"), from.udp("198.51.100.2")], 40_000, 20_000);
     std::thread::sleep(Duration::from_millis(2200));
     let (history, after) = (daemon.history(), daemon.stats());
-    let since = |reason, verdict| {
-        of_reason(&after, reason, verdict) - of_reason(&before, reason, verdict)
-    };
+    let since =
+        |reason, verdict| of_reason(&after, reason, verdict) - of_reason(&before, reason, verdict);
     assert_eq!(history.step_seconds, 1);
     for (series, verdict) in [(&history.dropped, "drop"), (&history.would_drop, "would_drop")] {
         let sum: f64 = series["source_rate"].iter().sum();

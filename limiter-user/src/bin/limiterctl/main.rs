@@ -10,6 +10,7 @@ mod man;
 mod show;
 mod suggest;
 mod text;
+mod top;
 
 use std::{
     ffi::OsString,
@@ -33,6 +34,7 @@ const SOCKET: &str = "/run/limiterd/ctl.sock";
 const HELP: &str = "\
 Examples:
   limiterctl stats --watch                packets by reason, every 2 seconds
+  limiterctl top                          who sends most, as a live screen
   limiterctl events --follow              what is dropped, and why
   limiterctl capture -w drops.pcapng --seconds 10
   limiterctl suggest                      limits that fit what was seen
@@ -112,6 +114,8 @@ enum Command {
     Config(Config),
     /// Say what would happen to a packet now, and why, at no cost to its source
     Explain(Explain),
+    /// Show who sends most, and what becomes of it
+    Top(top::Show),
     /// Show sampled packets that were dropped, or would be, and attacks
     Events(events::Show),
     /// Write sampled packets to a file for Wireshark and tshark
@@ -468,6 +472,7 @@ async fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Explain(packet) => {
             print(&client.explain(&packet.into()).await?, output, show::explanation)
         }
+        Command::Top(top) => top.run(&client, output).await,
         Command::Events(events) => events.run(&client, output).await,
         Command::Capture(capture) => capture.run(&client).await,
         Command::Suggest(suggest) => suggest.run(&client, output).await,

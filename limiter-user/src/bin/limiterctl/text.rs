@@ -12,7 +12,7 @@ pub(crate) fn table(header: &[&str]) -> Table {
 pub(crate) fn numbers(header: &[&str]) -> Table {
     let mut table = table(header);
     for (at, column) in table.column_iter_mut().enumerate().skip(1) {
-        if !matches!(header[at], "mode" | "verdict" | "for each") {
+        if !matches!(header[at], "mode" | "verdict" | "for each" | "why" | "policy") {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
