@@ -7,7 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use limiter_user::api::{Limits, List, Stats, Status};
+use limiter_user::{
+    api::{History, Limits, List, Stats, Status},
+    client::Client,
+};
 use rustix::process::Signal;
 
 use crate::host::{Host, Running, binary, stderr};
@@ -106,6 +109,19 @@ impl Daemon {
     #[must_use]
     pub fn status(&self) -> Status {
         serde_json::from_str(&self.ask("-o json status")).expect("status")
+    }
+
+    /// Packets per second of the last minutes.
+    ///
+    /// # Panics
+    /// If the daemon does not answer as it should.
+    #[must_use]
+    pub fn history(&self) -> History {
+        self.host.call(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let client = Client::new(Path::new("/run/limiterd/ro.sock"));
+            runtime.expect("a runtime").block_on(client.history()).expect("the history")
+        })
     }
 
     /// The limits.

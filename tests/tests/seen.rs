@@ -183,7 +183,7 @@ fn following_goes_on_through_a_restart() {
     let numbers: Vec<_> = first.iter().chain(&second).map(|event| event.number).collect();
     assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
 
-    daemon.end();
+    let _ = daemon.stop();
     std::thread::sleep(Duration::from_secs(1));
     let daemon = configured(&net, CONFIG);
     send("198.51.100.3");
