@@ -6,6 +6,7 @@ use std::{
     io::{BufRead as _, BufReader},
     net::Ipv4Addr,
     process::Stdio,
+    sync::mpsc,
     time::Duration,
 };
 
@@ -33,6 +34,9 @@ rate = "10/s"
 burst = 10
 "#;
 const FILE: &str = "/run/limiterd.toml";
+/// Packets per second, of two sources or more, each of which is sampled: those
+/// of one source come more than a timer tick apart.
+const SHOWN_ALL: u64 = 150;
 
 fn configured(net: &Net, config: &'static str) -> Daemon {
     net.server.call(move || std::fs::write(FILE, config)).expect("a file");
@@ -64,9 +68,11 @@ fn events_say_who_what_and_why() {
     let daemon = configured(&net, CONFIG);
     let _ = daemon.ask("ban add 203.0.113.9 --for 1h");
     let from = Senders::of(&net);
-    let tagged = from.frame("203.0.113.9", 17, &Udp::new(7, 123).payload(32)).vlan(12).build();
+    // The bridge on the way takes the outer tag off.
+    let tagged = from.frame("203.0.113.9", 17, &Udp::new(7, 123).payload(32)).vlan(12).vlan(13);
+    let tagged = tagged.build();
     let frames = vec![from.syn("198.51.100.1"), from.udp("198.51.100.2"), tagged];
-    flood(&net, frames, 300, 1000);
+    flood(&net, frames, 300, SHOWN_ALL);
     settle();
 
     let web = events(&daemon, "--policy web");
@@ -87,10 +93,10 @@ fn events_say_who_what_and_why() {
         weight: 1,
         bytes: None,
     };
-    // A limit of 10/s with a burst of 10: of 100 in 0.3 s, some 13 pass.
-    assert!(web.len() > 80 && web.iter().all(|packet| *packet == expected), "{web:?}");
+    // A limit of 10/s with a burst of 10: of 100 in 2 s, some 30 pass.
+    assert!(web.len() > 60 && web.iter().all(|packet| *packet == expected), "{web:?}");
     let observed = events(&daemon, "--verdict would-drop");
-    assert!(observed.len() > 80, "{observed:?}");
+    assert!(observed.len() > 60, "{observed:?}");
     for packet in &observed {
         assert_eq!(packet.verdict, "would_drop");
         assert_eq!(packet.policy.as_deref(), Some("rest"));
@@ -169,26 +175,29 @@ fn following_goes_on_through_a_restart() {
     command.args(["-o", "ndjson", "events", "--follow", "--reason", "source_rate"]);
     let mut follower = Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
     let stdout = follower.child().stdout.take().expect("its output");
-    let mut lines = BufReader::new(stdout).lines();
-    let mut next = || json::<Event>(&lines.next().expect("a line").expect("text"));
-
-    // The first of 10/s pass. Three of each, from one source after the other.
-    let mut send = |source: &str| {
+    let (sender, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            let _ = sender.send(line);
+        }
+    });
+    let send_and_see = |source: &str| loop {
+        // The first of 10/s pass.
         flood(&net, vec![from.syn(source)], 13, 1000);
+        let line = lines.recv_timeout(Duration::from_secs(10)).expect("a line in time");
+        let event: Event = json(&line);
+        let What::Packet(packet) = event.what else { panic!("{line}") };
+        if packet.source.as_deref() == Some(source) {
+            return event.number;
+        }
     };
-    send("198.51.100.1");
-    let first: Vec<_> = (0..3).map(|_| next()).collect();
-    send("198.51.100.2");
-    let second: Vec<_> = (0..3).map(|_| next()).collect();
-    let numbers: Vec<_> = first.iter().chain(&second).map(|event| event.number).collect();
-    assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
+    let first = send_and_see("198.51.100.1");
+    assert!(first < send_and_see("198.51.100.2"));
 
     let _ = daemon.stop();
     std::thread::sleep(Duration::from_secs(1));
     let daemon = configured(&net, CONFIG);
-    send("198.51.100.3");
-    let What::Packet(packet) = next().what else { panic!("no packet") };
-    assert_eq!(packet.source.as_deref(), Some("198.51.100.3"));
+    let _ = send_and_see("198.51.100.3");
     follower.signal(rustix::process::Signal::TERM);
     let told = stderr(&follower.wait());
     assert!(told.contains("waiting for it"), "{told}");
@@ -207,7 +216,7 @@ fn a_capture_is_read_by_tshark() {
     std::thread::sleep(Duration::from_millis(500));
     let from = Senders::of(&net);
     let large = from.frame("198.51.100.2", 17, &Udp::new(9, 53).payload(1000)).build();
-    flood(&net, vec![from.syn("198.51.100.1"), large], 80, 1000);
+    flood(&net, vec![from.syn("198.51.100.1"), large], 120, SHOWN_ALL);
     let output = capture.wait();
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(stderr(&output).contains("40 packets written"), "{}", stderr(&output));
@@ -273,7 +282,8 @@ fn top_is_within_its_bounds() {
     let mut exact = BTreeMap::<Ipv4Addr, u64>::new();
     let frames: Vec<_> = (0..PACKETS)
         .map(|_| {
-            let at = sums.partition_point(|sum| *sum < random.f64() * all);
+            let drawn = random.f64() * all;
+            let at = sums.partition_point(|sum| *sum < drawn);
             let source = Ipv4Addr::from(0x0a00_0000 + u32::try_from(at).expect("a number"));
             *exact.entry(source).or_default() += 1;
             from.udp(&source.to_string())

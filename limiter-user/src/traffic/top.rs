@@ -1,6 +1,6 @@
 //! Who sends most, as it is asked for.
 
-use std::{cmp::Ordering, collections::HashMap, hash::Hash};
+use std::{cmp::Ordering, collections::HashMap};
 
 use limiter_common::stats::NO_POLICY;
 
@@ -8,7 +8,7 @@ use super::{
     Seen,
     names::{self, prefix},
     packet::protocol_name,
-    window::{self, Sum, sums},
+    window::{self, Sum, gaps, sums},
 };
 use crate::{
     api::{Rates, SCHEMA_VERSION, Top, TopPolicy, TopPort, TopQuery, TopSource},
@@ -68,12 +68,17 @@ pub(super) fn top(seen: &Seen, query: &TopQuery, now_ns: u64) -> Result<Top> {
     let latest = || seen.window.latest(now_ns).filter(|it| wanted(it.row));
     let seconds = seen.window.seconds(now_ns);
 
+    let gaps = gaps(latest());
+    let widest = gaps.values().copied().fold(0.0, f64::max);
     let sources = sums(latest(), |it| Some((seen.names.source(it.source?), it.row)));
-    let sources = first(&sources, seconds, sort, limit).into_iter();
+    let rates = |(_, row): &(_, u32), sum: &Sum| {
+        sum.rates(seconds, gaps.get(row).copied().unwrap_or(widest))
+    };
+    let sources = first(&sources, rates, sort, limit).into_iter();
     let prefixes = sums(latest(), |it| Some(prefix(it.source?, WIDER)));
-    let prefixes = first(&prefixes, seconds, sort, limit).into_iter();
+    let prefixes = first(&prefixes, |_, sum| sum.rates(seconds, widest), sort, limit).into_iter();
     let ports = sums(latest(), |it| Some((it.protocol?, it.port)));
-    let ports = first(&ports, seconds, sort, limit).into_iter();
+    let ports = first(&ports, |_, sum| sum.rates(seconds, widest), sort, limit).into_iter();
     let reason = |sum: &Sum| sum.reason().map(|reason| reason.name().into());
 
     let counted = seen.seconds.policies(usize::try_from(window::SECONDS).unwrap_or(usize::MAX));
@@ -136,13 +141,13 @@ pub(super) fn dropped_most(seen: &Seen, now_ns: u64) -> Vec<TopSource> {
 }
 
 /// The first ones of an order; those that are equal in it, in their own.
-fn first<K: Eq + Hash + Ord>(
+fn first<K: Ord>(
     sums: &HashMap<K, Sum>,
-    seconds: f64,
+    rates: impl Fn(&K, &Sum) -> Rates,
     sort: Sort,
     limit: usize,
 ) -> Vec<(&K, &Sum, Rates)> {
-    let mut all: Vec<_> = sums.iter().map(|(key, sum)| (key, sum, sum.rates(seconds))).collect();
+    let mut all: Vec<_> = sums.iter().map(|(key, sum)| (key, sum, rates(key, sum))).collect();
     let order = |(a, _, x): &(&K, &Sum, Rates), (b, _, y): &(&K, &Sum, Rates)| -> Ordering {
         sort.of(y).total_cmp(&sort.of(x)).then_with(|| a.cmp(b))
     };
