@@ -50,6 +50,7 @@ impl Traffic {
     /// other, so that no question waits for long.
     pub fn note(&self, samples: impl Iterator<Item = Sample>, lost: Option<u64>) {
         let now = (SystemTime::now(), monotonic_ns());
+        self.seen().window.forget(now.1);
         for sample in samples {
             let mut seen = self.seen();
             seen.window.note(&sample, now.1);
@@ -58,7 +59,6 @@ impl Traffic {
             seen.recent.note(sample, now.0.checked_sub(age).unwrap_or(now.0));
         }
         let mut seen = self.seen();
-        seen.window.forget(now.1);
         seen.lost = lost.unwrap_or(seen.lost);
     }
 

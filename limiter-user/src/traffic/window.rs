@@ -48,16 +48,18 @@ pub(super) struct Seen {
 #[derive(Debug, Default)]
 pub(super) struct Window {
     seen: VecDeque<Seen>,
+    /// Since when it is looked, nanoseconds of the monotonic clock.
+    since: Option<u64>,
 }
 
 impl Window {
-    /// Takes up a sample, unless it is older than the window: what lay there
-    /// while no daemon ran says nothing about the present.
+    /// Takes up a sample, unless it is older than the window, which begins with
+    /// [`Self::forget`]: what lay there while no daemon ran has no known duration.
     pub(super) fn note(&mut self, sample: &Sample, now_ns: u64) {
         let Some((row, verdict, reason)) = stats::of_row(sample.row) else {
             return;
         };
-        if sample.time_ns.saturating_add(WINDOW_NS) < now_ns {
+        if sample.time_ns < self.begins(now_ns) {
             return;
         }
         if self.seen.len() == MAX_SAMPLES {
@@ -77,27 +79,34 @@ impl Window {
         });
     }
 
-    /// Forgets what is too old.
+    /// Forgets what is too old; begins to look, if that was not yet done.
     pub(super) fn forget(&mut self, now_ns: u64) {
+        self.since.get_or_insert(now_ns);
+        let begins = self.begins(now_ns);
         // Those of several CPUs are nearly in order.
-        while self.seen.front().is_some_and(|seen| seen.time_ns + WINDOW_NS < now_ns) {
+        while self.seen.front().is_some_and(|seen| seen.time_ns < begins) {
             self.seen.pop_front();
         }
     }
 
     /// What is not too old.
     pub(super) fn latest(&self, now_ns: u64) -> impl Iterator<Item = &Seen> {
-        self.seen.iter().filter(move |seen| seen.time_ns + WINDOW_NS >= now_ns)
+        let begins = self.begins(now_ns);
+        self.seen.iter().filter(move |seen| seen.time_ns >= begins)
     }
 
-    /// Seconds that the samples stand for: less than the window if it is full.
+    /// Seconds that the samples stand for: less than the window if it is full,
+    /// or if it is not looked for as long yet.
     pub(super) fn seconds(&self, now_ns: u64) -> f64 {
         let full = self.seen.len() == MAX_SAMPLES;
-        let oldest = self.seen.front().filter(|_| full).map(|seen| seen.time_ns);
-        let span = oldest.map_or(WINDOW_NS, |oldest| now_ns.saturating_sub(oldest));
+        let oldest = self.seen.front().filter(|_| full).map_or(0, |seen| seen.time_ns);
         #[expect(clippy::cast_precision_loss, reason = "a few seconds")]
-        let seconds = span as f64 / 1e9;
+        let seconds = now_ns.saturating_sub(oldest.max(self.begins(now_ns))) as f64 / 1e9;
         seconds.max(0.001)
+    }
+
+    fn begins(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(WINDOW_NS).max(self.since.unwrap_or(now_ns))
     }
 }
 
@@ -179,4 +188,65 @@ pub(super) fn sums<'a, K: Eq + Hash>(
         }
     }
     sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// One of ten packets of 100 bytes that passed.
+    fn sample(time_ns: u64) -> Sample {
+        let row = stats::row(0, Verdict::Pass, Reason::WithinLimit);
+        let words = [10, 100, 0, row, 0, 0].map(u32::to_ne_bytes).concat();
+        Sample::from_bytes(&[&time_ns.to_ne_bytes(), words.as_slice(), &[0; 256]].concat()).unwrap()
+    }
+
+    fn rates(window: &Window, now_ns: u64) -> Rates {
+        let sums = sums(window.latest(now_ns), |it| Some(it.row));
+        let gap = gaps(window.latest(now_ns))[&0];
+        sums[&0].rates(window.seconds(now_ns), gap)
+    }
+
+    #[test]
+    fn a_window_that_is_not_full_yet_is_as_long_as_it_was_looked() {
+        let mut window = Window::default();
+        window.forget(100 * SECOND);
+        window.note(&sample(99 * SECOND), 100 * SECOND);
+        assert_eq!(window.latest(100 * SECOND).count(), 0, "nobody looked at that time");
+        window.note(&sample(101 * SECOND), 102 * SECOND);
+        assert!((window.seconds(102 * SECOND) - 2.0).abs() < 1e-9);
+        assert!((rates(&window, 102 * SECOND).passed_pps - 5.0).abs() < 1e-9);
+        assert!((window.seconds(120 * SECOND) - 10.0).abs() < 1e-9);
+        assert_eq!(window.latest(112 * SECOND).count(), 0);
+        window.forget(112 * SECOND);
+        assert!(window.seen.is_empty());
+    }
+
+    #[test]
+    fn sums_are_of_the_packets_that_samples_stand_for() {
+        let mut window = Window::default();
+        window.forget(0);
+        for at in 0..40 {
+            window.note(&sample(at * SECOND / 4), 10 * SECOND);
+        }
+        let rates = rates(&window, 10 * SECOND);
+        assert!((rates.passed_pps - 40.0).abs() < 1e-9);
+        assert!((rates.bytes_per_second - 4000.0).abs() < 1e-9);
+        // 4 * sqrt(40 * 10 * 9) + 8 * 9, in 10 s.
+        assert!((rates.error_bound - 31.2).abs() < 1e-9, "{}", rates.error_bound);
+    }
+
+    #[test]
+    fn a_window_with_too_many_samples_is_shorter() {
+        let mut window = Window::default();
+        window.forget(0);
+        for at in 0..=MAX_SAMPLES as u64 {
+            window.note(&sample(at * 20_000), at * 20_000);
+        }
+        assert_eq!(window.seen.len(), MAX_SAMPLES);
+        let now = MAX_SAMPLES as u64 * 20_000;
+        assert!((rates(&window, now).passed_pps - 500_000.0).abs() < 10.0);
+    }
 }
