@@ -629,6 +629,36 @@ fn output_is_for_people_too() {
 }
 
 #[test]
+fn every_command_has_a_manual_page() {
+    let (host, _other) = Host::pair();
+    let page = stdout(&limiterd(&host, "--print-manual"));
+    assert!(page.contains(".TH limiterd 8"), "{page}");
+    for option in ["iface", "rate", "observe", "detach", "metrics"] {
+        assert!(page.contains(&format!("\\-\\-{option}")), "--{option} is not in\n{page}");
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let output = ctl(&host, &format!("man --to {}", directory.path().display()));
+    assert!(output.status.success(), "{}", stderr(&output));
+    let help = stdout(&ctl(&host, "--help"));
+    let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let mut found = 0;
+    for command in commands.take_while(|line| !line.is_empty()) {
+        let Some(name) = command.split_whitespace().next().filter(|name| *name != "help") else {
+            continue;
+        };
+        let page = directory.path().join(format!("limiterctl-{name}.1"));
+        let page = std::fs::read_to_string(&page).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(page.contains(&format!(".TH limiterctl-{name} 1")), "{page}");
+        found += 1;
+    }
+    assert!(found > 10, "{help}");
+    let first = std::fs::read_to_string(directory.path().join("limiterctl.1")).expect("a page");
+    assert_eq!(first, stdout(&ctl(&host, "man")));
+    let nowhere = ctl(&host, "man --to /proc/none");
+    assert!(nowhere.status.code() == Some(1) && stderr(&nowhere).contains("/proc/none"));
+}
+
+#[test]
 fn the_log_can_be_json() {
     let (host, _other) = Host::pair();
     let daemon = Daemon::start(&host, "--iface eth0 --rate 1k --log-format json");

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 
 use crate::{
     run::{self, Profile},
-    step::output,
+    step::{self, output},
 };
 
 const BINARIES: [&str; 2] = ["limiterd", "limiterctl"];
@@ -21,6 +21,10 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("zsh", "share/zsh/site-functions/_limiterctl"),
     ("fish", "share/fish/vendor_completions.d/limiterctl.fish"),
 ];
+
+/// Where the manual pages go below the prefix.
+const MANUAL_1: &str = "share/man/man1";
+const MANUAL_8: &str = "share/man/man8/limiterd.8";
 
 /// What systemd reads: the file in the repository, and where it goes below the
 /// prefix.
@@ -43,6 +47,16 @@ pub(crate) fn install(workspace: &Path, prefix: &Path) -> Result<()> {
             .with_context(|| format!("limiterctl has no completions for {shell}"))?;
         write(&prefix.join(place), script.as_bytes(), 0o644)?;
     }
+    // Pages of commands that there are no more must not stay.
+    remove(&manual_pages(prefix))?;
+    let pages = prefix.join(MANUAL_1);
+    step::run(
+        "manual pages",
+        Command::new(built.join("limiterctl")).args(["man", "--to"]).arg(&pages),
+    )?;
+    let page = output(Command::new(built.join("limiterd")).arg("--print-manual"))
+        .context("limiterd has no manual page")?;
+    write(&prefix.join(MANUAL_8), page.as_bytes(), 0o644)?;
     install_units(workspace, prefix)?;
     let prefix = prefix.display();
     println!("installed below {prefix}; remove it with: cargo xtask uninstall --prefix {prefix}");
@@ -68,14 +82,7 @@ fn install_units(workspace: &Path, prefix: &Path) -> Result<()> {
 
 /// Removes what [`install`] has put below `prefix`.
 pub(crate) fn uninstall(prefix: &Path) -> Result<()> {
-    for path in files(prefix) {
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("cannot remove {}", path.display()));
-            }
-            _ => {}
-        }
-    }
+    remove(&files(prefix))?;
     println!("removed from {}", prefix.display());
     println!(
         "if it ran: limiterd --detach takes the protection off; /etc/limiterd, /var/lib/limiterd \
@@ -84,10 +91,34 @@ pub(crate) fn uninstall(prefix: &Path) -> Result<()> {
     Ok(())
 }
 
+fn remove(files: &[PathBuf]) -> Result<()> {
+    for path in files {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {}", path.display()));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 fn files(prefix: &Path) -> Vec<PathBuf> {
     let binaries = BINARIES.iter().map(|binary| prefix.join("bin").join(binary));
-    let places = COMPLETIONS.iter().chain(&SYSTEMD).map(|(_, place)| prefix.join(place));
-    binaries.chain(places).collect()
+    let places = COMPLETIONS.iter().chain(&SYSTEMD).map(|(_, place)| *place);
+    let places = places.chain([MANUAL_8]).map(|place| prefix.join(place));
+    binaries.chain(places).chain(manual_pages(prefix)).collect()
+}
+
+/// The manual pages of limiterctl that are there: one for each command.
+fn manual_pages(prefix: &Path) -> Vec<PathBuf> {
+    let pages = fs::read_dir(prefix.join(MANUAL_1)).into_iter().flatten().flatten();
+    let is_own = |name: &str| {
+        let command = name.strip_prefix("limiterctl").and_then(|rest| rest.strip_suffix(".1"));
+        command.is_some_and(|command| command.is_empty() || command.starts_with('-'))
+    };
+    let pages = pages.filter(|page| page.file_name().to_str().is_some_and(is_own));
+    pages.map(|page| page.path()).collect()
 }
 
 /// Writes beside the place and renames, so that a running binary is replaced.
@@ -140,11 +171,19 @@ mod tests {
     #[test]
     fn what_is_written_is_removed() {
         let prefix = tempfile::tempdir().unwrap();
-        for path in files(prefix.path()) {
-            write(&path, b"x", 0o755).unwrap();
+        let foreign = prefix.path().join(MANUAL_1).join("limiterctlx.1");
+        write(&foreign, b"x", 0o644).unwrap();
+        for command in ["", "-ban", "-ban-add"] {
+            let page = prefix.path().join(MANUAL_1).join(format!("limiterctl{command}.1"));
+            write(&page, b"x", 0o644).unwrap();
+        }
+        assert_eq!(manual_pages(prefix.path()).len(), 3);
+        let written = files(prefix.path());
+        for path in &written {
+            write(path, b"x", 0o755).unwrap();
         }
         uninstall(prefix.path()).unwrap();
-        assert!(files(prefix.path()).iter().all(|path| !path.exists()));
+        assert!(written.iter().all(|path| !path.exists()) && foreign.exists());
         uninstall(prefix.path()).unwrap();
     }
 }

@@ -80,7 +80,7 @@ enum Command {
     },
     /// Run on Linux 6.1 in software emulation; needs root and some minutes
     OldestKernel,
-    /// Install the release binaries, shell completions and a unit for systemd
+    /// Install the release binaries, shell completions, manual pages and a unit for systemd
     Install {
         /// Where to
         #[arg(long, value_name = "DIR", default_value = "/usr/local")]

@@ -18,6 +18,9 @@ pub(crate) const PEERS: [Tool; 3] =
 /// What the metrics are read with.
 pub(crate) const PROMETHEUS: [Tool; 1] = [("promtool", "prometheus")];
 
+/// What reads the captures, and what shows the page.
+pub(crate) const VIEWERS: [Tool; 2] = [("chromium", "chromium"), ("tshark", "tshark")];
+
 /// The fuzzer's engine is written in C++.
 pub(crate) const FUZZ: [Tool; 1] = [("c++", "g++")];
 
@@ -42,7 +45,7 @@ pub(crate) const GOODPUT: [Tool; 4] = [
 
 /// All that a whole run of the tests needs.
 pub(crate) fn of_tests() -> Vec<Tool> {
-    [&IP[..], &TRAFFIC, &PEERS, &FUZZ, &SYSTEMD, &PROMETHEUS].concat()
+    [&IP[..], &TRAFFIC, &PEERS, &FUZZ, &SYSTEMD, &PROMETHEUS, &VIEWERS].concat()
 }
 
 /// All that the benchmark needs.

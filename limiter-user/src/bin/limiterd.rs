@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use clap::{Parser, ValueEnum};
+use clap::{CommandFactory as _, Parser, ValueEnum};
 use limiter_user::{
     access::Groups,
     client::Client,
@@ -151,6 +151,10 @@ struct Arguments {
     #[arg(long, exclusive = true)]
     print_config_schema: bool,
 
+    /// Print the manual page, and exit
+    #[arg(long, exclusive = true)]
+    print_manual: bool,
+
     /// Remove every link and pin of limiterd, also those of a killed daemon,
     /// and exit
     #[arg(long, conflicts_with_all = ["interfaces", "config", "check", "rate", "observe", "max_sources", "memory", "new_sources", "untracked"])]
@@ -260,6 +264,15 @@ struct Started {
     hangup: Signal,
 }
 
+fn manual() -> Result<String> {
+    let mut page = Vec::new();
+    let manual = clap_mangen::Man::new(Arguments::command()).section("8");
+    manual
+        .render(&mut page)
+        .map_err(|error| Error::failed(format!("cannot make the manual page: {error}")))?;
+    Ok(String::from_utf8_lossy(&page).into_owned())
+}
+
 /// Does all that needs privileges. Gives nothing if that was all.
 fn start(arguments: &Arguments) -> Result<Option<Started>> {
     if arguments.print_default_config {
@@ -267,6 +280,9 @@ fn start(arguments: &Arguments) -> Result<Option<Started>> {
     }
     if arguments.print_config_schema {
         return print(&format!("{:#}\n", config::json_schema())).map(|()| None);
+    }
+    if arguments.print_manual {
+        return print(&manual()?).map(|()| None);
     }
     // Everything that can be wrong about what was typed, before anything that
     // can be wrong about the machine.

@@ -19,7 +19,7 @@ pub(crate) struct Manual {
 
 impl Manual {
     pub(crate) fn run(self) -> Result<()> {
-        let command = Arguments::command();
+        let command = Arguments::command().disable_help_subcommand(true);
         match self.to {
             Some(directory) => fs::create_dir_all(&directory)
                 .and_then(|()| clap_mangen::generate_to(command, &directory))
