@@ -118,7 +118,7 @@ impl Shared {
     }
 
     /// Runs `work` when it is the user's turn.
-    async fn turn<T: Send + 'static>(
+    pub(crate) async fn turn<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
     ) -> Result<T> {

@@ -2,11 +2,12 @@
 //! Unix socket. Fields are only ever added.
 
 mod traffic;
+mod view;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use self::traffic::*;
+pub use self::{traffic::*, view::*};
 use crate::{
     config::Difference,
     error::{Error, Kind},

@@ -7,6 +7,7 @@ use limiter_common::lists::FOREVER;
 use super::{Caller, Service};
 use crate::{
     api::{self, SCHEMA_VERSION},
+    config::Entry,
     error::{Error, Kind, Result},
     lists::{List, Statement, seconds_since_1970},
     plane,
@@ -106,29 +107,58 @@ impl Service {
     pub fn list(&mut self, list: List) -> api::List {
         self.settle();
         let now = plane::boot_ns();
+        let said = self.plane.statements(list).filter(|(_, it)| it.until > now);
+        let said = said.map(|(prefix, it)| said_entry(prefix, it, now));
+        let entries = self.configured(list).iter().map(configured_entry).chain(said).collect();
+        api::List { schema_version: SCHEMA_VERSION, entries }
+    }
+
+    /// How many prefixes are banned, and at most `most` of them, those that end
+    /// first before the others.
+    pub fn bans_at_a_glance(&mut self, most: usize) -> api::BansView {
+        self.settle();
+        let now = plane::boot_ns();
+        let mut said: Vec<_> =
+            self.plane.statements(List::Ban).filter(|(_, it)| it.until > now).collect();
+        let configured = self.configured(List::Ban);
+        let count = said.len() + configured.len();
+        if said.len() > most {
+            said.select_nth_unstable_by_key(most, |(_, it)| it.until);
+            said.truncate(most);
+        }
+        said.sort_by_key(|(_, it)| it.until);
+        let said = said.into_iter().map(|(prefix, it)| said_entry(prefix, it, now));
+        let first = said.chain(configured.iter().map(configured_entry)).take(most).collect();
+        api::BansView { count, first }
+    }
+
+    fn configured(&self, list: List) -> &[Entry] {
         let config = self.in_force.policies.config();
-        let configured = match list {
+        match list {
             List::Allow => &config.allow,
             List::Ban => &config.deny,
-        };
-        let configured = configured.iter().map(|entry| api::ListEntry {
-            prefix: entry.prefix.to_string(),
-            expires_in_seconds: None,
-            reason: entry.reason.clone(),
-            origin: "config".into(),
-            created: None,
-        });
-        let said = self.plane.statements(list).filter(|(_, it)| it.until > now);
-        let said = said.map(|(prefix, it)| api::ListEntry {
-            prefix: prefix.to_string(),
-            expires_in_seconds: (it.until != FOREVER)
-                .then(|| (it.until - now).div_ceil(1_000_000_000)),
-            reason: it.reason.clone(),
-            origin: "operator".into(),
-            created: Some(it.created),
-        });
-        let entries = configured.chain(said).collect();
-        api::List { schema_version: SCHEMA_VERSION, entries }
+        }
+    }
+}
+
+fn configured_entry(entry: &Entry) -> api::ListEntry {
+    api::ListEntry {
+        prefix: entry.prefix.to_string(),
+        expires_in_seconds: None,
+        reason: entry.reason.clone(),
+        origin: "config".into(),
+        created: None,
+    }
+}
+
+fn said_entry(prefix: Prefix, said: &Statement, now: u64) -> api::ListEntry {
+    api::ListEntry {
+        prefix: prefix.to_string(),
+        expires_in_seconds: (said.until != FOREVER)
+            .then(|| (said.until - now).div_ceil(1_000_000_000)),
+        reason: said.reason.clone(),
+        origin: "operator".into(),
+        created: Some(said.created),
     }
 }
 

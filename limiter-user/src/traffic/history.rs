@@ -112,13 +112,20 @@ impl Seconds {
                 history.bytes[at] += bytes;
             }
         }
+        // Digits that nobody sees, of values that everybody reads each second.
+        let of_reasons = history.dropped.values_mut().chain(history.would_drop.values_mut());
+        for series in of_reasons.chain([&mut history.passed, &mut history.bytes]) {
+            for value in series {
+                *value = (*value * 10.0).round() / 10.0;
+            }
+        }
         history
     }
 
     /// Means over the last seconds by policy, of as many as there are up to
     /// `seconds`.
-    pub(super) fn policies(&self, seconds: usize) -> BTreeMap<u32, Rates> {
-        let taken = self.seconds.len().min(seconds);
+    pub(super) fn policies(&self, seconds: u8) -> BTreeMap<u32, Rates> {
+        let taken = self.seconds.len().min(seconds.into());
         let mut policies = BTreeMap::<u32, Rates>::new();
         for Second(rows) in self.seconds.iter().rev().take(taken) {
             for (row, (packets, bytes)) in rows {

@@ -4,6 +4,7 @@
 mod attack;
 mod history;
 mod names;
+mod near;
 mod packet;
 mod recent;
 mod series;
@@ -22,7 +23,8 @@ pub use self::names::Names;
 use self::{history::Seconds, recent::Recent, series::Series, window::Window};
 use crate::{
     api::{
-        self, Events, EventsQuery, History, Limits, SuggestQuery, Suggestions, Top, TopQuery, What,
+        self, Events, EventsQuery, History, Limit, Limits, PolicyView, SuggestQuery, Suggestions,
+        Top, TopQuery, What,
     },
     config::Attack,
     error::Result,
@@ -109,6 +111,11 @@ impl Traffic {
     /// The query has an unknown name.
     pub fn top(&self, query: &TopQuery) -> Result<Top> {
         top::top(&self.seen(), query, monotonic_ns())
+    }
+
+    /// How near what was sent lately comes to these limits.
+    pub fn policies(&self, limits: Vec<Limit>) -> Vec<PolicyView> {
+        near::policies(&self.seen(), limits, monotonic_ns())
     }
 
     /// Packets per second of the last minutes.

@@ -81,7 +81,7 @@ pub(super) fn top(seen: &Seen, query: &TopQuery, now_ns: u64) -> Result<Top> {
     let ports = first(&ports, |_, sum| sum.rates(seconds, widest), sort, limit).into_iter();
     let reason = |sum: &Sum| sum.reason().map(|reason| reason.name().into());
 
-    let counted = seen.seconds.policies(usize::try_from(window::SECONDS).unwrap_or(usize::MAX));
+    let counted = seen.seconds.policies(window::SECONDS);
     let mut policies: Vec<_> = counted.into_iter().filter(|(row, _)| wanted(*row)).collect();
     let total = policies.iter().fold(Rates::default(), |sum, (_, rates)| Rates {
         passed_pps: sum.passed_pps + rates.passed_pps,

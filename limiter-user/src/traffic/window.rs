@@ -24,8 +24,8 @@ use super::packet::Facts;
 use crate::api::Rates;
 
 /// Seconds that are looked back.
-pub(super) const SECONDS: u64 = 10;
-const WINDOW_NS: u64 = SECONDS * 1_000_000_000;
+pub(super) const SECONDS: u8 = 10;
+const WINDOW_NS: u64 = SECONDS as u64 * 1_000_000_000;
 /// More samples than the default pace gives for 13 reasons at once.
 const MAX_SAMPLES: usize = 262_144;
 const DEVIATIONS: f64 = 4.0;

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, SystemTime},
 };
 
@@ -13,47 +14,36 @@ use limiter_common::{
 use prometheus::{
     Encoder, GaugeVec, IntCounterVec, Opts, TextEncoder, core::Collector, proto::MetricFamily,
 };
-use tokio::{sync::Mutex, time::Instant};
 
+use super::fresh::Fresh;
 use crate::{plane::Mode, server::Shared, service::Figures};
 
 /// Type of that format.
 pub(super) const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
 
-/// For how long a collection serves whoever asks.
-const FRESH: Duration = Duration::from_secs(1);
-
 /// What was collected last.
 pub(super) struct Metrics {
     started: SystemTime,
-    collected: Mutex<Collected>,
-}
-
-#[derive(Default)]
-struct Collected {
-    last: Option<(Instant, String)>,
-    errors: u64,
+    collected: Fresh<String>,
+    errors: AtomicU64,
 }
 
 impl Metrics {
     /// Of a daemon that starts now.
     pub(super) fn new() -> Self {
-        Self { started: SystemTime::now(), collected: Mutex::default() }
+        Self { started: SystemTime::now(), collected: Fresh::new(), errors: AtomicU64::new(0) }
     }
 
-    /// All metrics, as they were within the last second. Those who ask at the
-    /// same time wait for one collection.
+    /// All metrics, as they were within the last second.
     pub(super) async fn text(&self, shared: &Shared) -> String {
-        let mut collected = self.collected.lock().await;
-        if let Some((when, text)) = &collected.last
-            && when.elapsed() < FRESH
-        {
-            return text.clone();
-        }
+        self.collected.get(self.collect(shared)).await
+    }
+
+    async fn collect(&self, shared: &Shared) -> String {
         let figures = match shared.figures().await {
             Ok(figures) => Some(figures),
             Err(error) => {
-                collected.errors += 1;
+                self.errors.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!("the metrics are incomplete: {error}");
                 None
             }
@@ -67,11 +57,10 @@ impl Metrics {
         if let Some(figures) = &figures {
             families.of(figures, started);
         }
+        let errors = self.errors.load(Ordering::Relaxed);
         // At the end, where nothing that failed can have kept it from.
-        families.counter("collection_errors_total", ERRORS, &[], [(vec![], collected.errors)]);
-        let text = families.text();
-        collected.last = Some((Instant::now(), text.clone()));
-        text
+        families.counter("collection_errors_total", ERRORS, &[], [(vec![], errors)]);
+        families.text()
     }
 }
 

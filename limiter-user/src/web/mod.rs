@@ -2,9 +2,11 @@
 //!
 //! Nothing can be changed here, and whoever reaches the address may read.
 
+mod fresh;
 mod guard;
 mod listen;
 mod metrics;
+mod page;
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -24,7 +26,7 @@ use hyper_util::{
 use tokio::{net::TcpListener, task::AbortHandle};
 
 pub use self::listen::listen;
-use self::{guard::Arrival, metrics::Metrics};
+use self::{guard::Arrival, metrics::Metrics, page::Views};
 use crate::server::Shared;
 
 /// Connections at a time. One more ends the oldest, so that slow clients never
@@ -42,6 +44,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 struct Web {
     shared: Shared,
     metrics: Arc<Metrics>,
+    views: Arc<Views>,
 }
 
 impl FromRef<Web> for Shared {
@@ -52,9 +55,10 @@ impl FromRef<Web> for Shared {
 
 /// Serves one address, for ever.
 pub(crate) async fn serve(listener: TcpListener, shared: Shared) {
-    let web = Web { shared, metrics: Arc::new(Metrics::new()) };
+    let web = Web { shared, metrics: Arc::new(Metrics::new()), views: Arc::new(Views::new()) };
     let router = Router::new()
         .route("/", get(page))
+        .route("/page.json", get(view))
         .route("/metrics", get(scrape))
         .route("/livez", get(alive))
         .route("/readyz", get(ready))
@@ -87,8 +91,12 @@ pub(crate) async fn serve(listener: TcpListener, shared: Shared) {
     }
 }
 
-async fn page() -> &'static str {
-    "limiterd: /metrics for Prometheus, /livez, /readyz\n"
+async fn page() -> Response {
+    page::page()
+}
+
+async fn view(State(web): State<Web>) -> Response {
+    web.views.answer(&web.shared).await
 }
 
 async fn scrape(State(web): State<Web>) -> Response {
@@ -128,5 +136,5 @@ fn unready(status: &crate::api::Status) -> Vec<String> {
 }
 
 async fn unknown() -> (StatusCode, &'static str) {
-    (StatusCode::NOT_FOUND, "there is /, /metrics, /livez and /readyz\n")
+    (StatusCode::NOT_FOUND, "there is /, /page.json, /metrics, /livez and /readyz\n")
 }
