@@ -1,5 +1,6 @@
 //! What the tests of limiterd share.
 
+pub mod browser;
 pub mod cases;
 pub mod daemon;
 pub mod front;
@@ -13,6 +14,7 @@ pub mod peers;
 pub mod program;
 pub mod replay;
 pub mod sandbox;
+pub mod scene;
 pub mod send;
 pub mod senders;
 pub mod web;

@@ -12,7 +12,7 @@ use limiter_tests::{
     daemon::{Daemon, limiterd},
     host::{Host, Running, stderr, text},
     http::{self, METRICS},
-    net::{IFACE, Net},
+    net::{IFACE, Net, SERVER4},
     senders::{Senders, flood},
 };
 

@@ -26,19 +26,20 @@ function shape(name, attributes, text) {
 
 /* Numbers */
 
+const trimmed = (number, digits) => number.toFixed(digits).replace(/\.0$/, '');
+
 function short(number) {
-  if (number === 0) return '0';
-  if (number < 10) return number.toFixed(1);
+  if (number < 10) return trimmed(number, 1);
   for (const [unit, size] of [['G', 1e9], ['M', 1e6], ['k', 1e3]]) {
     if (number >= 0.9995 * size && (unit !== 'k' || number >= 9999.5)) {
       const value = number / size;
-      return value.toFixed(value < 99.95 ? 1 : 0) + ' ' + unit;
+      return trimmed(value, value < 99.95 ? 1 : 0) + ' ' + unit;
     }
   }
   return number.toFixed(0);
 }
 const bits = bytes => short(bytes * 8).replace(/ ?([kMG]?)$/, ' $1bit/s');
-const percent = share => share >= 10 ? short(share) + ' ×' : (share * 100).toFixed(share < 0.1 ? 1 : 0) + ' %';
+const percent = share => share >= 1.995 ? short(share) + ' ×' : trimmed(share * 100, share < 0.1 ? 1 : 0) + ' %';
 const words = name => name.replaceAll('_', ' ');
 
 function duration(seconds) {
@@ -77,7 +78,8 @@ const SPAN = 300, HEIGHT = 224, LEFT = 48, RIGHT = 8, TOP = 12, BOTTOM = 20;
 function layers(history) {
   const made = [{ name: 'passed', color: 'pass', opacity: 1, values: history.passed }];
   const of = (series, word, opacity) => {
-    for (const [reason, values] of Object.entries(series)) {
+    const sum = values => values.reduce((sum, value) => sum + value, 0);
+    for (const [reason, values] of Object.entries(series).sort(([, a], [, b]) => sum(b) - sum(a))) {
       made.push({ name: words(reason) + word, color: COLORS[reason] || 'c8', opacity, values });
     }
   };
@@ -87,10 +89,10 @@ function layers(history) {
 }
 
 function ticks(most) {
-  const rough = Math.max(most, 1) / 3;
+  const rough = Math.max(most, 1) / 4;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map(it => it * power).find(it => it >= rough);
-  return [0, 1, 2, 3].map(it => it * step);
+  const step = [1, 2, 5, 10].map(it => it * power).find(it => it >= rough * 0.999);
+  return Array.from({ length: Math.max(Math.ceil(most / step), 1) + 1 }, (_, at) => at * step);
 }
 
 function draw() {
@@ -107,7 +109,7 @@ function draw() {
     svg.append(shape('line', { class: 'grid', x1: LEFT, x2: width - RIGHT, y1: y(line), y2: y(line) }));
     svg.append(shape('text', { x: LEFT - 6, y: y(line) + 4, 'text-anchor': 'end' }, short(line)));
   }
-  for (let minutes = 0; minutes <= SPAN / 60; minutes++) {
+  for (let minutes = 0; minutes <= SPAN / 60; minutes += width < 500 ? 2 : 1) {
     const at = x(chart.length - 1 - minutes * 60);
     const anchor = minutes === 0 ? 'end' : minutes === SPAN / 60 ? 'start' : 'middle';
     svg.append(shape('text', { x: at, y: HEIGHT - 5, 'text-anchor': anchor }, minutes ? `−${minutes} min` : 'now'));
@@ -171,10 +173,10 @@ function notices(view) {
   const status = view.status, shown = [];
   const attack = status.attack;
   if (attack) {
-    const reasons = attack.reasons.map(it => words(it.reason)).slice(0, 3).join(', ');
+    const reasons = [...new Set(attack.reasons.map(it => words(it.reason)))].slice(0, 3).join(', ');
     const from = attack.sources.slice(0, 3).map(it => it.source).join(', ');
     const what = attack.observed ? 'would be dropped' : 'dropped';
-    shown.push(notice('bad', 'Attack', `for ${duration(attack.duration_seconds)}: ${short(attack.dropped_pps)} packets/s ${what} (most: ${short(attack.peak_pps)}); ${reasons}; ${from ? 'from ' + from : ''}`));
+    shown.push(notice('bad', 'Attack', `for ${duration(attack.duration_seconds)}: ${short(attack.dropped_pps)} packets/s ${what} (most: ${short(attack.peak_pps)}); ${reasons}${from ? '; from ' + from : ''}`));
   }
   if (status.confirm.pending) {
     shown.push(notice('warn', 'A change waits to be confirmed', `it is taken back in ${duration(status.confirm.deadline_seconds || 0)} unless somebody runs: limiterctl config confirm`));
@@ -205,7 +207,7 @@ function limit(level) {
 }
 
 function limits(policy) {
-  const shown = [['source', policy.limit.source]];
+  const shown = [['source', policy.limit]];
   const wider = policy.limit.per_prefix;
   if (wider) shown.push([`/${wider.ipv4} and /${wider.ipv6}`, wider]);
   if (policy.limit.total) shown.push(['everybody', policy.limit.total]);
@@ -301,24 +303,29 @@ function show(view) {
 
 let answered = Date.now();
 
-async function refresh() {
-  if (!document.hidden) {
-    try {
-      const answer = await fetch('page.json', { cache: 'no-store', signal: AbortSignal.timeout(PATIENCE) });
-      if (!answer.ok) throw new Error(await answer.text());
-      show(await answer.json());
-      answered = Date.now();
-      document.body.classList.remove('stale');
-      document.body.dataset.shown = 'yes';
-    } catch (error) {
-      if (Date.now() - answered > LATE) {
-        document.body.classList.add('stale');
-        document.title = 'no answer · limiterd';
-        byId('notices').replaceChildren(notice('bad', 'limiterd does not answer', `since ${new Date(answered).toLocaleTimeString()}. A shield that is attached stays in force. (${error.message.trim()})`));
-      }
+async function view() {
+  try {
+    const answer = await fetch('page.json', { cache: 'no-store', signal: AbortSignal.timeout(PATIENCE) });
+    if (!answer.ok) throw new Error(await answer.text());
+    return await answer.json();
+  } catch (error) {
+    if (Date.now() - answered > LATE) {
+      document.body.classList.add('stale');
+      document.title = 'no answer · limiterd';
+      byId('notices').replaceChildren(notice('bad', 'limiterd does not answer', `since ${new Date(answered).toLocaleTimeString()}. A shield that is attached stays in force. (${error.message.trim()})`));
     }
+    return null;
   }
+}
+
+async function refresh() {
+  const seen = document.hidden ? null : await view();
   setTimeout(refresh, EVERY);
+  if (seen) {
+    answered = Date.now();
+    document.body.classList.remove('stale');
+    show(seen);
+  }
 }
 
 window.addEventListener('resize', draw);
