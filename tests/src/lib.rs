@@ -17,6 +17,7 @@ pub mod sandbox;
 pub mod scene;
 pub mod send;
 pub mod senders;
+pub mod terminal;
 pub mod web;
 pub mod wire;
 

@@ -95,8 +95,8 @@ pub(super) struct Model {
 
 const HELP: [&str; 16] = [
     "q, Ctrl-C    quit",
-    "s            sort by the next column: dropped (with what would",
-    "             be), passed, packets, bytes",
+    "s            sort by the next order: dropped (with what would be),",
+    "             passed, packets, bytes; * marks its column",
     "v, Tab       sources, prefixes, policies, ports",
     "/            filter by what a row shows; Enter keeps, Esc clears",
     "up, down     select; also j and k",
@@ -107,8 +107,8 @@ const HELP: [&str; 16] = [
     "Rates are means of the last seconds. Those of a source come from",
     "sampled packets: +- is how far packets/s may be off (exceeded once",
     "in ten thousand times). Totals are counted exactly.",
-    "would/s is what passes and would be dropped if the policy that",
-    "observes it enforced its limit.",
+    "would is what passes each second and would be dropped if the",
+    "policy that observes it enforced its limit.",
     "",
 ];
 

@@ -5,7 +5,7 @@ use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
     style::{Color, Modifier, Style},
-    text::{Line, Span},
+    text::{Line, Span, Text},
     widgets::{Block, Clear, Paragraph, RenderDirection, Row as TableRow, Sparkline, Table},
 };
 
@@ -186,6 +186,14 @@ fn reason_line(history: &History, theme: Theme) -> Line<'static> {
     Line::from(spans)
 }
 
+/// Characters of a name that there is always room for.
+const LEAST_NAME: u16 = 15;
+/// Characters of a number.
+const NUMBER: u16 = 7;
+const NUMBER_COLUMNS: u16 = 5;
+/// Characters that a long name leaves for words.
+const WHY: u16 = 22;
+
 fn table(frame: &mut Frame, model: &Model, theme: Theme, area: Rect) {
     let name = View::ALL.iter().find(|(view, _)| *view == model.view).map_or("", |(_, name)| name);
     let of_sources = matches!(model.view, View::Sources | View::Prefixes);
@@ -194,17 +202,27 @@ fn table(frame: &mut Frame, model: &Model, theme: Theme, area: Rect) {
         let star = if model.sort_name() == sort { "*" } else { "" };
         format!("{column}{star}")
     };
-    let right = |text: String| ratatui::text::Text::from(text).right_aligned();
-    let header = TableRow::new([
-        ratatui::text::Text::from(format!("{name} ({})", rows.len())),
-        right(mark("passed/s", "passed")),
-        right(mark("dropped/s", "dropped")),
-        right("would/s".into()),
-        right(mark("packets", "packets") + " +-"),
-        right(mark("bit/s", "bytes")),
-        ratatui::text::Text::from(if of_sources { "why, policy" } else { "" }),
-    ])
-    .style(BOLD.patch(Style::new().add_modifier(Modifier::UNDERLINED)));
+    // Where there is no room, who it is comes before how much.
+    let fit = area.width.saturating_sub(LEAST_NAME) / (NUMBER + 1);
+    let fit = usize::from(fit.min(NUMBER_COLUMNS));
+    let line = |name: String, numbers: [String; NUMBER_COLUMNS as usize], why: String| {
+        let right = |text: String| Text::from(text).right_aligned();
+        let numbers = numbers.into_iter().take(fit).map(right);
+        let cells = std::iter::once(Text::from(name)).chain(numbers).chain([Text::from(why)]);
+        TableRow::new(cells)
+    };
+    let header = line(
+        format!("{name} ({})", rows.len()),
+        [
+            mark("pass/s", "passed"),
+            mark("drop/s", "dropped"),
+            "would".into(),
+            "+-".into(),
+            mark("bit/s", "bytes"),
+        ],
+        if of_sources { "why, policy" } else { "" }.into(),
+    );
+    let header = header.style(BOLD.patch(Style::new().add_modifier(Modifier::UNDERLINED)));
     let visible = usize::from(area.height.saturating_sub(1));
     let first = (model.selected + 1).saturating_sub(visible.max(1));
     let shown = rows.iter().enumerate().skip(first).take(visible).map(|(at, row)| {
@@ -218,29 +236,22 @@ fn table(frame: &mut Frame, model: &Model, theme: Theme, area: Rect) {
         } else {
             Style::new()
         };
-        let cells = TableRow::new([
-            ratatui::text::Text::from(row.name.clone()),
-            right(short(rates.passed_pps)),
-            right(short(rates.dropped_pps)),
-            right(short(rates.would_drop_pps)),
-            right(short(rates.error_bound)),
-            right(short(rates.bytes_per_second * 8.0)),
-            ratatui::text::Text::from(why.trim().to_owned()),
-        ])
-        .style(style);
+        let numbers = [
+            rates.passed_pps,
+            rates.dropped_pps,
+            rates.would_drop_pps,
+            rates.error_bound,
+            rates.bytes_per_second * 8.0,
+        ];
+        let cells = line(row.name.clone(), numbers.map(short), why.trim().to_owned()).style(style);
         if at == model.selected { cells.style(style.patch(REVERSED)) } else { cells }
     });
     let longest = rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0);
-    let name_width = u16::try_from(longest.clamp(15, 43)).unwrap_or(15);
-    let widths = [
-        Constraint::Length(name_width),
-        Constraint::Length(9),
-        Constraint::Length(10),
-        Constraint::Length(7),
-        Constraint::Length(11),
-        Constraint::Length(7),
-        Constraint::Fill(1),
-    ];
+    let longest = u16::try_from(longest).unwrap_or(area.width);
+    let others = NUMBER_COLUMNS * (NUMBER + 1) + 1 + WHY;
+    let most = area.width.saturating_sub(others).max(LEAST_NAME);
+    let widths = std::iter::once(longest.clamp(LEAST_NAME, most)).chain([NUMBER].repeat(fit));
+    let widths = widths.map(Constraint::Length).chain([Constraint::Fill(1)]);
     frame.render_widget(Table::new(shown, widths).header(header), area);
 }
 
@@ -255,11 +266,12 @@ fn footer(model: &Model, theme: Theme) -> Line<'_> {
         _ => {
             let filter = match model.filter.as_str() {
                 "" => String::new(),
-                filter => format!("  [filter {filter}]"),
+                filter => format!("[filter {filter}]  "),
             };
+            let sort = model.sort_name();
             Line::styled(
                 format!(
-                    "q quit  s sort  v view  / filter  b ban  e explain  p pause  ? help{filter}"
+                    "{filter}q quit  s sort: {sort}  v view  / filter  b ban  e explain  p pause  ? help"
                 ),
                 Style::new().add_modifier(Modifier::DIM),
             )
