@@ -15,6 +15,7 @@ pub mod frames;
 pub mod gate;
 pub mod interface;
 pub mod lists;
+pub mod log;
 pub mod machine;
 pub mod mode;
 mod netlink;

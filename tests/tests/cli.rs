@@ -2,7 +2,7 @@
 
 use std::{
     io::{Read as _, Write as _},
-    os::unix::process::CommandExt as _,
+    os::unix::{fs::MetadataExt as _, net::UnixDatagram, process::CommandExt as _},
     process::{Output, Stdio},
     time::Duration,
 };
@@ -669,6 +669,60 @@ fn the_log_can_be_json() {
     for word in ["memory", "eth0", "policy default: 1000/s", "burst 1000", "ready", "detached"] {
         assert!(message(word), "'{word}' is not in {log}");
     }
+}
+
+/// Under systemd, a line has its fields in the journal.
+#[test]
+fn the_journal_gets_fields() {
+    let (host, _other) = Host::pair();
+    let journal = host.call(|| {
+        std::fs::create_dir_all("/run/systemd/journal").expect("a directory");
+        UnixDatagram::bind("/run/systemd/journal/socket").expect("a socket")
+    });
+    journal.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
+    let directory = tempfile::tempdir().expect("a directory");
+    let log = directory.path().join("stderr");
+    let started = |is_journal: bool| {
+        let stderr = std::fs::File::create(&log).expect("a file");
+        let meta = stderr.metadata().expect("a file");
+        let inode = meta.ino() + u64::from(!is_journal);
+        let mut command = host.command(binary("limiterd"));
+        command.args(["--iface", IFACE, "--observe"]).stderr(stderr);
+        Running::start(command.env("JOURNAL_STREAM", format!("{}:{inode}", meta.dev())))
+    };
+    let mut daemon = started(true);
+    let mut entries = Vec::new();
+    loop {
+        let mut bytes = [0; 4096];
+        let length = journal.recv(&mut bytes).expect("an entry");
+        let entry = text(&bytes[..length]);
+        assert!(entry.starts_with("SYSLOG_IDENTIFIER=limiterd\nPRIORITY="), "{entry}");
+        assert!(entry.ends_with('\n') && entry.contains("\nMESSAGE="), "{entry}");
+        let is_last = entry.contains("MESSAGE=ready");
+        entries.push(entry);
+        if is_last {
+            break;
+        }
+    }
+    let warning = entries.iter().find(|entry| entry.contains("MESSAGE=observing only"));
+    assert!(warning.is_some_and(|entry| entry.contains("PRIORITY=4\n")), "{entries:?}");
+    let ready = entries.last().expect("an entry");
+    assert!(ready.contains("PRIORITY=6\n"), "{ready}");
+    // A journal that takes nothing any more holds nothing up.
+    drop(journal);
+    assert!(ctl(&host, "status").status.success());
+    daemon.signal(rustix::process::Signal::TERM);
+    assert!(daemon.wait().status.success());
+    assert_eq!(std::fs::read_to_string(&log).expect("a file"), "");
+
+    // Standard error goes elsewhere.
+    let mut daemon = started(false);
+    while !ctl(&host, "status").status.success() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    daemon.signal(rustix::process::Signal::TERM);
+    assert!(daemon.wait().status.success());
+    assert!(std::fs::read_to_string(&log).expect("a file").contains("ready"));
 }
 
 #[test]

@@ -15,6 +15,7 @@ use limiter_user::{
     doctor,
     error::{Error, Kind, Result},
     gate::Gate,
+    log,
     plane::{self, Options, Plane, Reports, Samples},
     policies::Policies,
     privileges,
@@ -136,8 +137,8 @@ struct Arguments {
     samples: u32,
 
     /// Form of the log on standard error
-    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
-    log_format: LogFormat,
+    #[arg(long, value_enum, default_value_t = log::Format::Text)]
+    log_format: log::Format,
 
     /// Say what is wrong with the configuration, and exit
     #[arg(long)]
@@ -168,18 +169,12 @@ enum XdpMode {
     Generic,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum LogFormat {
-    Text,
-    Json,
-}
-
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let format = arguments.log_format;
     let (result, _log) = if arguments.detach {
         // The pins may be another user's.
-        let log = start_log(format);
+        let log = log::start(format);
         let result = runtime().and_then(|runtime| runtime.block_on(detach(&arguments)));
         (result, log)
     } else {
@@ -189,11 +184,11 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             match format {
-                LogFormat::Text => {
+                log::Format::Text => {
                     // Nobody is left to tell if this fails.
                     let _ = writeln!(std::io::stderr(), "limiterd: {error}");
                 }
-                LogFormat::Json => tracing::error!("{error}"),
+                log::Format::Json => tracing::error!("{error}"),
             }
             ExitCode::from(error.kind.exit_code())
         }
@@ -211,7 +206,7 @@ fn runtime() -> Result<Runtime> {
 /// Starts on a thread of its own, the only one that ever has privileges; it
 /// ends before the first request is served. Gives the log back, which is to be
 /// written until the end.
-fn run(arguments: Arguments, format: LogFormat) -> (Result<()>, WorkerGuard) {
+fn run(arguments: Arguments, format: log::Format) -> (Result<()>, WorkerGuard) {
     let (send, receive) = std::sync::mpsc::channel::<Handle>();
     let starter = std::thread::Builder::new().name("start".into()).spawn(move || {
         let lost = |_| Error::failed("cannot start: the runtime is gone");
@@ -220,7 +215,7 @@ fn run(arguments: Arguments, format: LogFormat) -> (Result<()>, WorkerGuard) {
         start(&arguments)
     });
     let unprivileged = privileges::give_up();
-    let log = start_log(format);
+    let log = log::start(format);
     let work = || {
         unprivileged.map_err(|error| {
             Error::failed(format!("cannot give up the privileges of this process: {error}"))
@@ -236,20 +231,6 @@ fn run(arguments: Arguments, format: LogFormat) -> (Result<()>, WorkerGuard) {
         }
     };
     (work(), log)
-}
-
-/// Starts the log, which is written as long as the returned value lives. When
-/// nobody reads it any more, or not fast enough, the shield goes on without.
-fn start_log(format: LogFormat) -> WorkerGuard {
-    use std::io::IsTerminal as _;
-    let (writer, guard) = tracing_appender::non_blocking(std::io::stderr());
-    let log =
-        tracing_subscriber::fmt().with_writer(writer).with_target(false).log_internal_errors(false);
-    match format {
-        LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
-    }
-    guard
 }
 
 /// What runs, once it is started.
