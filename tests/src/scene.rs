@@ -55,7 +55,8 @@ begins_after = 1
 "#;
 const FILE: &str = "/run/limiterd.toml";
 /// Packets per second, as few as every machine can send beside a browser.
-const PER_SECOND: u64 = 60_000;
+const POLITE: u64 = 12_000;
+const FLOOD: u64 = 48_000;
 const FRAMES: usize = 20_000;
 
 /// The network, the shield, and those who flood it.
@@ -65,16 +66,27 @@ pub struct Scene {
     /// The shield, with its bans.
     pub daemon: Daemon,
     stop: Arc<AtomicBool>,
-    senders: Option<JoinHandle<()>>,
+    senders: Vec<JoinHandle<()>>,
 }
 
 impl Scene {
-    /// Puts up the shield; the flood begins, and ends after a minute.
+    /// With a flood from the start.
     ///
     /// # Panics
     /// Without root.
     #[must_use]
     pub fn new() -> Self {
+        let mut scene = Self::quiet();
+        scene.flood();
+        scene
+    }
+
+    /// Puts up the shield; those who are polite come, for a minute.
+    ///
+    /// # Panics
+    /// Without root.
+    #[must_use]
+    pub fn quiet() -> Self {
         let net = Net::new();
         net.server.call(|| std::fs::write(FILE, CONFIG)).expect("a file");
         let daemon = Daemon::start(&net.server, &format!("--iface {IFACE} --config {FILE}"));
@@ -85,15 +97,23 @@ impl Scene {
         ] {
             let _ = daemon.ask(&format!("ban add {ban}"));
         }
-        let stop = Arc::new(AtomicBool::new(false));
-        let load =
-            Load { frames: frames(Senders::of(&net)), count: u64::MAX, per_second: PER_SECOND };
-        let until = Arc::clone(&stop);
-        let senders = net.attacker.spawn(move || {
+        let mut scene = Self { net, daemon, stop: Arc::default(), senders: Vec::new() };
+        scene.send(polite(Senders::of(&scene.net)), POLITE);
+        scene
+    }
+
+    /// The flood begins, and ends after a minute.
+    pub fn flood(&mut self) {
+        self.send(flood(Senders::of(&self.net)), FLOOD);
+    }
+
+    fn send(&mut self, frames: Vec<Vec<u8>>, per_second: u64) {
+        let load = Load { frames, count: u64::MAX, per_second };
+        let stop = Arc::clone(&self.stop);
+        self.senders.push(self.net.attacker.spawn(move || {
             // If it ends early, nothing is shown, which is seen.
-            let _ = send(IFACE, &load, || until.load(Ordering::Relaxed));
-        });
-        Self { net, daemon, stop, senders: Some(senders) }
+            let _ = send(IFACE, &load, || stop.load(Ordering::Relaxed));
+        }));
     }
 }
 
@@ -106,30 +126,44 @@ impl Default for Scene {
 impl Drop for Scene {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        if let Some(senders) = self.senders.take() {
-            let _ = senders.join();
+        for sender in self.senders.drain(..) {
+            let _ = sender.join();
         }
     }
 }
 
-/// The traffic in turn: half of it one source, some of it a banned one, many
-/// that are polite.
-fn frames(from: Senders) -> Vec<Vec<u8>> {
-    let of = |source: u32| Ipv4Addr::from(source).to_string();
-    let udp = |source: &str, port, length| {
-        from.frame(source, 17, &Udp::new(1024, port).payload(length)).build()
-    };
-    let syn =
-        |source: &str, port| from.frame(source, 6, &Tcp::new(4000, port).flags(2).build()).build();
+/// Many, each with little.
+fn polite(from: Senders) -> Vec<Vec<u8>> {
     let mut random = fastrand::Rng::with_seed(1);
     let frames = (0..FRAMES).map(|_| match random.u32(..100) {
-        0..50 => udp("203.0.113.9", 53, 400),
-        50..62 => syn(&of(0xc633_6400 | random.u32(..8)), 443),
-        62..70 => udp("203.0.113.66", 123, 60),
-        70..78 => udp(&of(0xc633_6580 | random.u32(..6)), 27015, 100),
-        78..84 => udp(&of(0xc612_4000 | random.u32(..250)), 53, 60),
-        84..98 => syn(&of(0x0a00_0000 | random.u32(..60_000)), 443),
+        0..30 => udp(from, &of(0xc612_4000 | random.u32(..250)), 53, 60),
+        _ => syn(from, &of(0x0a00_0000 | random.u32(..60_000))),
+    });
+    frames.collect()
+}
+
+/// Most of it from one source, some from one that is banned, some from a few
+/// that nobody stops yet.
+fn flood(from: Senders) -> Vec<Vec<u8>> {
+    let mut random = fastrand::Rng::with_seed(2);
+    let frames = (0..FRAMES).map(|_| match random.u32(..100) {
+        0..63 => udp(from, "203.0.113.9", 53, 400),
+        63..78 => syn(from, &of(0xc633_6400 | random.u32(..8))),
+        78..88 => udp(from, "203.0.113.66", 123, 60),
+        88..98 => udp(from, &of(0xc633_6580 | random.u32(..6)), 27015, 100),
         _ => from.frame("203.0.113.7", 6, &[0; 4]).build(),
     });
     frames.collect()
+}
+
+fn of(source: u32) -> String {
+    Ipv4Addr::from(source).to_string()
+}
+
+fn udp(from: Senders, source: &str, port: u16, length: u16) -> Vec<u8> {
+    from.frame(source, 17, &Udp::new(1024, port).payload(length)).build()
+}
+
+fn syn(from: Senders, source: &str) -> Vec<u8> {
+    from.frame(source, 6, &Tcp::new(4000, 443).flags(2).build()).build()
 }

@@ -194,7 +194,7 @@ fn html(screen: &Screen) -> String {
     format!(
         "<!DOCTYPE html><meta charset=\"utf-8\"><style>body {{ margin: 0; background: #14181f; }} \
          pre {{ margin: 12px; font: 15px/19px 'DejaVu Sans Mono', monospace; }} \
-         span {{ display: inline-block; width: 9px; height: 19px; overflow: hidden; }}</style>\
+         span {{ display: inline-block; vertical-align: top; width: 9px; height: 19px; overflow: hidden; }}</style>\
          <pre>{lines}</pre>"
     )
 }

@@ -78,6 +78,8 @@ enum Command {
         #[arg(last = true)]
         more: Vec<String>,
     },
+    /// Take the pictures in this repository of what limiterd shows; needs root
+    Pictures,
     /// Run on Linux 6.1 in software emulation; needs root and some minutes
     OldestKernel,
     /// Install the release binaries, shell completions, manual pages and a unit for systemd
@@ -116,6 +118,7 @@ fn dispatch(workspace: &Path, command: Command) -> Result<()> {
         Command::Bench { more } => run::bench(workspace, &more),
         Command::Fuzz { seconds } => fuzz::fuzz(workspace, seconds),
         Command::Goodput { more } => goodput::goodput(workspace, &more),
+        Command::Pictures => run::pictures(workspace),
         Command::OldestKernel => oldest_kernel::run(workspace),
         Command::Install { prefix } => install::install(workspace, &prefix),
         Command::Uninstall { prefix } => install::uninstall(&prefix),

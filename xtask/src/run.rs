@@ -76,6 +76,22 @@ pub(crate) fn bench(workspace: &Path, more: &[String]) -> Result<()> {
     step::become_program(&mut program)
 }
 
+/// Takes the pictures.
+pub(crate) fn pictures(workspace: &Path) -> Result<()> {
+    build(workspace, Profile::Release)?;
+    build_of_tests(workspace, "pictures")?;
+    let mut program = Command::new(workspace.join("target/release/pictures"));
+    program.current_dir(workspace);
+    if !is_root() {
+        bail!("it is built; it makes network namespaces: sudo cargo xtask pictures");
+    }
+    let missing = apt::ensure(&tools::of_pictures())?;
+    if !missing.is_empty() {
+        bail!("these packages are missing: {}", missing.join(" "));
+    }
+    step::become_program(&mut program)
+}
+
 /// Builds a binary of the tests.
 pub(crate) fn build_of_tests(workspace: &Path, binary: &str) -> Result<()> {
     let arguments = ["build", "--release", "--package", "limiter-tests", "--bin", binary];

@@ -53,6 +53,11 @@ pub(crate) fn of_benchmark() -> Vec<Tool> {
     [&IP[..], &PEERS].concat()
 }
 
+/// All that the pictures need.
+pub(crate) fn of_pictures() -> Vec<Tool> {
+    [&IP[..], &PROMETHEUS, &VIEWERS].concat()
+}
+
 /// All that the measurement of goodput needs.
 pub(crate) fn of_goodput() -> Vec<Tool> {
     [&IP[..], &PEERS[1..2], &GOODPUT].concat()
