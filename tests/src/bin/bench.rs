@@ -26,6 +26,7 @@ use limiter_user::{
     config::{Host, parse},
     gate::Gate,
     lists::{List, Statement},
+    plane::DEFAULT_SAMPLES,
     policies::Policies,
     prefix::Prefix,
     sizing::{Sizing, Wish},
@@ -207,6 +208,7 @@ fn measure(rounds: usize, with_peers: bool) -> Report {
     }
     rows.extend(policies(&mut front, &mut program, rounds));
     rows.extend(lists(&mut front, &mut program, rounds));
+    rows.extend(samples(&mut front, &mut program, rounds));
     let (mut live_rows, mut live_bare_drop_ns) = (Vec::new(), None);
     if with_peers {
         let peer = XdpFilter::load();
@@ -326,6 +328,39 @@ fn lists(front: &mut Front, program: &mut Program, rounds: usize) -> Vec<Row> {
         rows.push(admitted(front, program, name, goal, rounds));
         let all: Vec<_> = program.plane().statements(List::Ban).map(|(prefix, _)| prefix).collect();
         program.plane().remove(List::Ban, &all).expect("removal");
+    }
+    rows
+}
+
+/// The same with samples for events, as many as the daemon takes, and without.
+fn samples(front: &mut Front, without: &mut Program, rounds: usize) -> Vec<Row> {
+    let rules = || profile("1/s", "10", None);
+    let mut with = Program::load_showing(DEFAULT_SAMPLES, rules(), 6, sizing().max_sources);
+    let mut taken = with.plane().samples().expect("samples");
+    let frame = Family::V4.frame();
+    let runners = [without.runner(), with.runner()];
+    let mut rows = Vec::new();
+    for (names, rate, burst) in [
+        (["denied, without events", "denied, with events"], "1/s", "10"),
+        (["admitted, without events", "admitted, with events"], "10M/s", "4G"),
+    ] {
+        for program in [&mut *without, &mut with] {
+            program.plane().set_rules(&profile(rate, burst, None)).expect("setting rules");
+        }
+        let mut times = [Vec::new(), Vec::new()];
+        for _ in 0..=rounds {
+            let bare = bare(front, &frame);
+            for (runner, times) in runners.iter().zip(&mut times) {
+                times.push(Sample { bare, ns: runner.run(&frame, REPEAT).ns });
+            }
+            // As the daemon does: the ring is never full.
+            taken.by_ref().for_each(drop);
+        }
+        // The first round warms up.
+        let [without, with] = times.map(|times| times[1..].to_vec());
+        let without = Row::new("limiterd", names[0], Family::V4, None, &without);
+        let goal = 1.05 * without.ratio;
+        rows.extend([without, Row::new("limiterd", names[1], Family::V4, Some(goal), &with)]);
     }
     rows
 }
