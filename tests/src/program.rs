@@ -152,7 +152,8 @@ impl Program {
     ) -> Self {
         let loads = interface + 1;
         let options = Options {
-            pin_dir: PathBuf::from(BPF_FS).join("limiterd"),
+            // The two kinds stand side by side in the benchmark.
+            pin_dir: PathBuf::from(BPF_FS).join(format!("limiterd-{samples}")),
             interfaces: (0..loads).map(|number| format!("test{number}")).collect(),
             samples,
             spares: 0,
