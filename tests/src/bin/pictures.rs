@@ -48,6 +48,8 @@ struct Arguments {
 
 fn main() {
     let Arguments { to, board } = Arguments::parse();
+    // The browser has a working directory of its own.
+    let to = to.canonicalize().unwrap_or_else(|error| panic!("{}: {error}", to.display()));
     let board = fs::read_to_string(&board).expect("the board");
     let directory = tempfile::tempdir().expect("a directory");
     let mut scene = Scene::quiet();
