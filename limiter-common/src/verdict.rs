@@ -158,6 +158,18 @@ impl Reason {
         }
     }
 
+    /// Whether it is ever counted under this verdict: only a full table goes
+    /// either way.
+    #[must_use]
+    pub const fn goes_with(self, verdict: Verdict) -> bool {
+        matches!(
+            (self, self.verdict(), verdict),
+            (Self::MapFull, _, _)
+                | (_, Verdict::Pass, Verdict::Pass)
+                | (_, Verdict::Drop, Verdict::Drop | Verdict::WouldDrop)
+        )
+    }
+
     /// Whether the reason means that limiterd itself is in trouble.
     #[must_use]
     pub const fn is_trouble(self) -> bool {
@@ -199,6 +211,7 @@ impl Decision {
             (Verdict::Drop, false) => Verdict::WouldDrop,
             (verdict, _) => verdict,
         };
+        debug_assert!(reason.goes_with(verdict));
         Self { verdict, reason, policy, bytes }
     }
 }

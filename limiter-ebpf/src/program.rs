@@ -5,7 +5,7 @@ use aya_ebpf::{
     macros::xdp,
     programs::XdpContext,
 };
-use aya_log_ebpf::{error, warn};
+use aya_log_ebpf::error;
 use limiter_common::{
     decide::decide,
     verdict::{Reason, Verdict},
@@ -22,23 +22,12 @@ use crate::{
 fn limiterd(ctx: XdpContext) -> u32 {
     let decision = decide(&XdpFrame::new(&ctx), &KernelTables);
     maps::count(&ctx, &decision);
-    if decision.reason.is_trouble() && maps::may_report() {
-        report(&ctx, decision.reason);
+    // Other trouble is told by those who read the counters.
+    if decision.reason == Reason::Internal && maps::may_report() {
+        error!(&ctx, "no rule set is loaded; the packet passed");
     }
     match decision.verdict {
         Verdict::Pass | Verdict::WouldDrop => XDP_PASS,
         Verdict::Drop => XDP_DROP,
-    }
-}
-
-/// Tells user space of trouble of our own; never of packets.
-#[inline(always)]
-fn report(ctx: &XdpContext, reason: Reason) {
-    match reason {
-        Reason::MapFull => {
-            warn!(ctx, "a table took no new source; it shares the cap of untracked ones");
-        }
-        Reason::Contended => warn!(ctx, "CPUs contend for one source; the packet was dropped"),
-        _ => error!(ctx, "no rule set is loaded; the packet passed"),
     }
 }

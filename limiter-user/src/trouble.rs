@@ -46,12 +46,31 @@ impl Trouble {
     }
 
     /// What is wrong if so much is counted now, one sentence each.
-    pub(crate) fn problems(&self, counts: Counts) -> Vec<String> {
+    pub(crate) fn problems(&self, counts: Counts) -> impl Iterator<Item = String> {
+        self.news(counts).map(|(reason, packets)| sentence(reason, packets))
+    }
+
+    /// The same in words that stay while it lasts.
+    pub(crate) fn states(&self, counts: Counts) -> impl Iterator<Item = &'static str> {
+        self.news(counts).map(|(reason, _)| state(reason))
+    }
+
+    fn news(&self, counts: Counts) -> impl Iterator<Item = (Reason, u64)> {
         let before = self.samples.front().map_or(NONE, |(_, counts)| *counts);
         let news = counts.into_iter().zip(before);
         news.filter(|((_, now), (_, then))| now > then)
-            .map(|((reason, now), (_, then))| sentence(reason, now - then))
-            .collect()
+            .map(|((reason, now), (_, then))| (reason, now - then))
+    }
+}
+
+fn state(reason: Reason) -> &'static str {
+    match reason {
+        Reason::MapFull => {
+            "the table of sources is full, and new ones share the limit of untracked ones; raise \
+             --max-sources"
+        }
+        Reason::Contended => "CPUs contend for one bucket, and drop packets for it",
+        _ => "packets pass because no rules are in force; restart limiterd",
     }
 }
 
@@ -77,12 +96,18 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let full = |packets| [(Reason::MapFull, packets), NONE[1], NONE[2]];
         let mut trouble = Trouble::new(start, NONE);
-        assert!(trouble.problems(NONE).is_empty());
+        assert_eq!(trouble.problems(NONE).count(), 0);
+        let mut states = Vec::new();
         for second in (0..600u64).step_by(2) {
             // From the 100th second to the 200th, one packet each.
             let counted = full(u64::min(second.saturating_sub(100), 100));
             trouble.note(at(second), counted);
-            let problems = trouble.problems(counted);
+            let problems: Vec<_> = trouble.problems(counted).collect();
+            let state: Vec<_> = trouble.states(counted).collect();
+            assert_eq!(state.len(), problems.len());
+            if states.last() != Some(&state) {
+                states.push(state);
+            }
             match second {
                 102..260 => assert!(!problems.is_empty(), "second {second}"),
                 // The sample before it may be so much older.
@@ -91,7 +116,9 @@ mod tests {
             }
             assert!(trouble.samples.len() < 16);
         }
-        let problems = trouble.problems(full(107));
+        // It began once, and was over once.
+        assert_eq!(states.iter().map(Vec::len).collect::<Vec<_>>(), [0, 1, 0]);
+        let problems: Vec<_> = trouble.problems(full(107)).collect();
         assert!(problems[0].starts_with("7 packets of the last minute found no room"));
     }
 }

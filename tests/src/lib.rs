@@ -18,6 +18,7 @@ pub mod scene;
 pub mod send;
 pub mod senders;
 pub mod terminal;
+pub mod watched;
 pub mod web;
 pub mod wire;
 

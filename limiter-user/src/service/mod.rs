@@ -231,6 +231,7 @@ impl Service {
         let now = interface::all()?;
         let mut problems: Vec<_> =
             self.plane.attached().filter_map(|attached| problem(&attached, &now)).collect();
+        problems.extend(self.trouble.states(trouble).map(str::to_owned));
         problems.extend(self.reload_problem());
         problems.extend(self.store.problems());
         Ok(problems)

@@ -19,6 +19,7 @@ use limiter_tests::{
     peers::{Filter, Receiver, XdpFilter},
     program::{Program, cpus},
     sandbox,
+    watched::{Watched, watch},
 };
 use limiter_user::{
     change::{Change, LevelChange},
@@ -103,6 +104,8 @@ struct Report {
     live_bare_drop_ns: Option<f64>,
     live_rows: Vec<Row>,
     programs: Vec<Size>,
+    /// The daemon itself, under a flood.
+    watched: Vec<Watched>,
 }
 
 fn main() -> ExitCode {
@@ -111,9 +114,10 @@ fn main() -> ExitCode {
         eprintln!("bench: it loads programs into the kernel and needs root; run it with sudo");
         return ExitCode::FAILURE;
     }
+    let watched = [1, 1_000_000].map(watch).to_vec();
     sandbox::enter();
     sandbox::pin_to_cpu(usize::from(cpus() > 1));
-    let report = measure(arguments.rounds.max(1), !arguments.alone);
+    let report = Report { watched, ..measure(arguments.rounds.max(1), !arguments.alone) };
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&report).expect("JSON"));
     } else {
@@ -230,6 +234,7 @@ fn measure(rounds: usize, with_peers: bool) -> Report {
         live_bare_drop_ns,
         live_rows,
         programs,
+        watched: Vec::new(),
     }
 }
 
@@ -354,7 +359,7 @@ fn samples(front: &mut Front, without: &mut Program, rounds: usize) -> Vec<Row> 
                 times.push(Sample { bare, ns: runner.run(&frame, REPEAT).ns });
             }
             // As the daemon does: the ring is never full.
-            taken.by_ref().for_each(drop);
+            assert!(taken.by_ref().count() > 0, "nothing was shown");
         }
         // The first round warms up.
         let [without, with] = times.map(|times| times[1..].to_vec());
@@ -592,6 +597,48 @@ fn print(report: &Report, markdown: bool) {
         "\nThe verifier walks through so many instructions; bytes as translated, and as machine code:\n"
     );
     print_sizes(&report.programs, markdown);
+    println!(
+        "\nThe daemon under a flood on every CPU, while its page and its metrics are read each \
+         second:\n"
+    );
+    print_watched(&report.watched, markdown);
+}
+
+fn print_watched(watched: &[Watched], markdown: bool) {
+    let (edge, bar) = if markdown { ("| ", " | ") } else { ("", "  ") };
+    let end = if markdown { " |" } else { "" };
+    let row = |cells: [&str; 8]| {
+        let [sources, received, cpu, samples, lost, page, metrics, series] = cells;
+        println!(
+            "{edge}{sources:>8}{bar}{received:>10}{bar}{cpu:>8}{bar}{samples:>9}{bar}{lost:>4}{bar}\
+             {page:>8}{bar}{metrics:>11}{bar}{series:>6}{end}"
+        );
+    };
+    row([
+        "sources",
+        "received/s",
+        "of a CPU",
+        "samples/s",
+        "lost",
+        "page, ms",
+        "metrics, ms",
+        "series",
+    ]);
+    if markdown {
+        println!("|--:|--:|--:|--:|--:|--:|--:|--:|");
+    }
+    for it in watched {
+        row([
+            &it.sources.to_string(),
+            &format!("{:.0}", it.received_per_second),
+            &format!("{:.1} %", 100.0 * it.cpu_share),
+            &format!("{:.0}", it.samples_per_second),
+            &it.samples_lost.to_string(),
+            &format!("{:.0}", it.page_ms),
+            &format!("{:.0}", it.metrics_ms),
+            &it.series.to_string(),
+        ]);
+    }
 }
 
 fn print_sizes(programs: &[Size], markdown: bool) {

@@ -190,9 +190,9 @@ function totals(view) {
   const received = total.passed_pps + total.dropped_pps + total.would_drop_pps;
   const shown = [
     ['received', short(received) + '/s', ''],
-    ['passed', short(total.passed_pps + total.would_drop_pps) + '/s', ''],
+    ['passed', short(total.passed_pps) + '/s', ''],
     ['dropped', short(total.dropped_pps) + '/s', total.dropped_pps > 0 ? 'bad' : ''],
-    ['passed, would be dropped', short(total.would_drop_pps) + '/s', total.would_drop_pps > 0 ? 'warn' : ''],
+    ['passed, but would be dropped', short(total.would_drop_pps) + '/s', total.would_drop_pps > 0 ? 'warn' : ''],
     ['received', bits(total.bytes_per_second), ''],
   ];
   byId('now').replaceChildren(...shown.map(([name, value, kind]) =>
@@ -224,12 +224,19 @@ function use(it) {
     element('span', { class: 'n' }, percent(it.share)), element('span', { class: 'who' }, who));
 }
 
+/* On a phone, what would be dropped has no column of its own. */
+function dropped(rates) {
+  const shown = [short(rates.dropped_pps)];
+  if (rates.would_drop_pps > 0) shown.push(element('div', { class: 'warn narrow' }, 'would ' + short(rates.would_drop_pps)));
+  return shown;
+}
+
 function policies(view) {
   table('#policies', [
     ['policy', '', it => [element('b', {}, it.limit.name), it.limit.mode === 'enforce' ? null : element('div', { class: 'warn' }, it.limit.mode)].filter(Boolean)],
     ['limit', 'wide', limits],
-    ['passed/s', 'n', it => short(it.rates.passed_pps + it.rates.would_drop_pps)],
-    ['dropped/s', 'n', it => short(it.rates.dropped_pps)],
+    ['passed/s', 'n', it => short(it.rates.passed_pps)],
+    ['dropped/s', 'n', it => dropped(it.rates)],
     ['would drop/s', 'n wide', it => short(it.rates.would_drop_pps)],
     ['use of the limit', '', it => it.use_of_limits.length ? it.use_of_limits.map(use) : element('span', { class: 'faint' }, 'nothing seen')],
   ], view.policies, 'No policies.');
@@ -241,9 +248,9 @@ function sources(view) {
   table('#sources', [
     ['source', 'address', it => it.source],
     ['policy', 'wide', it => it.policy || '–'],
-    ['dropped/s', 'n', it => short(it.dropped_pps)],
+    ['dropped/s', 'n', dropped],
     ['would drop/s', 'n wide', it => short(it.would_drop_pps)],
-    ['passed/s', 'n', it => short(it.passed_pps + it.would_drop_pps)],
+    ['passed/s', 'n', it => short(it.passed_pps)],
     ['± of sum', 'n wide', it => short(it.error_bound)],
     ['why', '', it => it.reason ? words(it.reason) : '–'],
   ], top.sources, 'Nothing was seen.');
