@@ -1,10 +1,12 @@
 //! The programs in front of the one that is measured: they write the source
 //! address of each packet.
 
+use std::io::ErrorKind;
+
 use aya::{
     Ebpf, Pod,
     maps::{Array, ProgramArray},
-    programs::{ProgramFd, TestRun as _, TestRunAttrs, TestRunOptions, Xdp},
+    programs::{ProgramError, ProgramFd, TestRun as _, TestRunAttrs, TestRunOptions, Xdp},
 };
 use limiter_user::object;
 
@@ -117,6 +119,24 @@ impl Front {
         run(self.program(program), frame, repeat, stage)
     }
 
+    /// Whether the kernel hands frames of test runs to the network stack at all.
+    /// Some are built so that even root may not.
+    ///
+    /// # Panics
+    /// If it refuses for another reason.
+    pub fn may_run_live(&mut self, interface: u32) -> bool {
+        let frame = Family::V4.frame();
+        match try_run(self.program("bare_drop"), &frame, 1, Stage::Live(interface)) {
+            Ok(_) => true,
+            Err(ProgramError::SyscallError(error))
+                if error.io_error.kind() == ErrorKind::PermissionDenied =>
+            {
+                false
+            }
+            Err(error) => panic!("BPF_PROG_TEST_RUN: {error}"),
+        }
+    }
+
     /// Time of a front that writes sources of this shape and of `next` behind
     /// it.
     ///
@@ -215,6 +235,10 @@ fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> &'a mut Xdp {
 
 /// Time of a program, nanoseconds per packet, as the kernel measures it.
 fn run(program: &Xdp, frame: &[u8], repeat: u32, stage: Stage) -> f64 {
+    try_run(program, frame, repeat, stage).expect("BPF_PROG_TEST_RUN")
+}
+
+fn try_run(program: &Xdp, frame: &[u8], repeat: u32, stage: Stage) -> Result<f64, ProgramError> {
     let length = u32::try_from(frame.len()).expect("a frame");
     let mut context = Vec::new();
     let mut attrs = TestRunAttrs::new();
@@ -232,5 +256,5 @@ fn run(program: &Xdp, frame: &[u8], repeat: u32, stage: Stage) -> f64 {
         attrs,
         ..TestRunOptions::default()
     };
-    program.test_run(options).expect("BPF_PROG_TEST_RUN").duration.as_nanos() as f64
+    Ok(program.test_run(options)?.duration.as_nanos() as f64)
 }

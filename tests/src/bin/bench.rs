@@ -102,6 +102,8 @@ struct Report {
     rows: Vec<Row>,
     /// Packets that are handed to the network stack by a veth.
     live_bare_drop_ns: Option<f64>,
+    /// They were to be measured, but this kernel lets nobody do that.
+    live_refused: bool,
     live_rows: Vec<Row>,
     programs: Vec<Size>,
     /// The daemon itself, under a flood.
@@ -213,7 +215,7 @@ fn measure(rounds: usize, with_peers: bool) -> Report {
     rows.extend(policies(&mut front, &mut program, rounds));
     rows.extend(lists(&mut front, &mut program, rounds));
     rows.extend(samples(&mut front, &mut program, rounds));
-    let (mut live_rows, mut live_bare_drop_ns) = (Vec::new(), None);
+    let (mut live_rows, mut live_bare_drop_ns, mut live_refused) = (Vec::new(), None, false);
     if with_peers {
         let peer = XdpFilter::load();
         programs.push(Size::of("xdp-filter", &peer.info));
@@ -222,7 +224,10 @@ fn measure(rounds: usize, with_peers: bool) -> Report {
         }
         program.plane().set_rules(&profile("1/s", "10", None)).expect("setting rules");
         let live = Live::new(&program.runner().fd().try_clone().expect("a descriptor"));
-        (live_rows, live_bare_drop_ns) = live.measure(rounds);
+        match live.measure(rounds) {
+            Some((rows, bare)) => (live_rows, live_bare_drop_ns) = (rows, Some(bare)),
+            None => live_refused = true,
+        }
     }
     let frame = Family::V4.frame();
     Report {
@@ -232,6 +237,7 @@ fn measure(rounds: usize, with_peers: bool) -> Report {
         bare_drop_ns: (0..rounds).map(|_| bare(&mut front, &frame)).fold(f64::INFINITY, f64::min),
         rows,
         live_bare_drop_ns,
+        live_refused,
         live_rows,
         programs,
         watched: Vec::new(),
@@ -492,8 +498,18 @@ impl Live {
         Self { receiver, front, ours, drop, pass }
     }
 
-    /// The rows, and the time of a bare drop.
-    fn measure(mut self, rounds: usize) -> (Vec<Row>, Option<f64>) {
+    /// The rows, and the time of a bare drop; none if the kernel refuses.
+    fn measure(mut self, rounds: usize) -> Option<(Vec<Row>, f64)> {
+        let index = self.receiver.index;
+        let mut front = std::mem::replace(&mut self.front, Front::load());
+        let (front, may_run) = self.receiver.call(move || {
+            let may_run = front.may_run_live(index);
+            (front, may_run)
+        });
+        self.front = front;
+        if !may_run {
+            return None;
+        }
         let mut rows = Vec::new();
         let shapes = [(ONE_DENIED, ONE), (RESIDENT_SOURCES, RESIDENT), (RANDOM_SOURCES, RANDOM)];
         for family in [Family::V4, Family::V6] {
@@ -518,7 +534,7 @@ impl Live {
         }
         let bare =
             self.samples(self.drop.try_clone().expect("a descriptor"), Family::V4, ONE, rounds);
-        (rows, Some(bare.iter().map(|sample| sample.bare).fold(f64::INFINITY, f64::min)))
+        Some((rows, bare.iter().map(|sample| sample.bare).fold(f64::INFINITY, f64::min)))
     }
 
     fn samples(
@@ -588,6 +604,13 @@ fn print(report: &Report, markdown: bool) {
              takes {bare:.0} ns there\n"
         );
         print_rows(&report.live_rows, markdown);
+    }
+    if report.live_refused {
+        println!(
+            "\nPackets received through a veth are NOT measured: this kernel does not permit test \
+             runs that hand frames to the network stack (BPF_F_TEST_XDP_LIVE_FRAMES), not even to \
+             root."
+        );
     }
     let missed = report.rows.iter().filter_map(Row::missed).collect::<Vec<_>>();
     if !missed.is_empty() {
